@@ -1,0 +1,59 @@
+// The seam between the device-independent front and the code of one device kind. A backend is an abstract class: what a
+// device kind lacks does not compile. cpu/ implements one, cuda/ another; no_cuda.cpp stands in for the latter.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "scape/device.hpp"
+
+namespace scape::detail {
+
+class EventBackend;
+
+class StreamBackend {
+ public:
+  virtual ~StreamBackend() = default;
+  [[nodiscard]] virtual Device device() const = 0;
+  virtual void enqueue(std::function<void()> operation) = 0;
+  virtual void wait(const EventBackend& event) = 0;
+  virtual void synchronize() = 0;
+  [[nodiscard]] virtual void* native() { return nullptr; }
+};
+
+class EventBackend {
+ public:
+  virtual ~EventBackend() = default;
+  virtual void record(StreamBackend& stream) = 0;
+  virtual void synchronize() const = 0;
+  [[nodiscard]] virtual bool ready() const = 0;
+  /// Seconds from `begin` (same backend) to this event.
+  [[nodiscard]] virtual double seconds_since(const EventBackend& begin) const = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  [[nodiscard]] virtual int device_count() const = 0;
+  [[nodiscard]] virtual std::string device_name(int index) const = 0;
+  [[nodiscard]] virtual void* allocate(std::size_t bytes, int index) const = 0;
+  virtual void deallocate(void* data, int index) const noexcept = 0;
+  [[nodiscard]] virtual void* allocate_pinned(std::size_t bytes, int index) const = 0;
+  virtual void deallocate_pinned(void* data, int index) const noexcept = 0;
+  /// At least one side is of this backend; ordered on `stream`, which is too.
+  virtual void copy(void* to, const void* from, std::size_t bytes, StreamBackend& stream) const = 0;
+  virtual void zero(void* data, std::size_t bytes, StreamBackend& stream) const = 0;
+  [[nodiscard]] virtual std::shared_ptr<StreamBackend> make_stream(int index) const = 0;
+  [[nodiscard]] virtual std::shared_ptr<EventBackend> make_event(int index) const = 0;
+};
+
+[[nodiscard]] const Backend& cpu_backend();
+[[nodiscard]] const Backend& cuda_backend();
+[[nodiscard]] const Backend& backend(DeviceKind kind);
+
+/// A CPU stream that runs operations at once on the calling thread.
+[[nodiscard]] std::shared_ptr<StreamBackend> make_immediate_stream();
+
+}  // namespace scape::detail
