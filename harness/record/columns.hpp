@@ -1,0 +1,52 @@
+// The schema of a run file, in one place: name, unit, meaning, type and origin of every column, and how its value is taken
+// from a record. The file recorder writes these columns and results/README.md prints them (a test compares the two).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace scape {
+
+struct StepRecord;
+struct ValidationRecord;
+
+/// Raised whenever a column or attribute changes its name, type or meaning.
+inline constexpr std::int64_t run_schema_version = 1;
+
+enum class ColumnType { int64, float64 };
+
+enum class Origin {
+  measured,  ///< counted, timed or computed in this very run
+  modelled,  ///< from a formula, for example a collective's bandwidth-optimal traffic
+};
+
+struct Column {
+  std::string name;
+  std::string unit;  // "1" for plain numbers
+  std::string meaning;
+  ColumnType type = ColumnType::float64;
+  Origin origin = Origin::measured;
+};
+
+/// What varies between runs: the names in the order in which StepRecord's vectors hold their values.
+struct StepSchema {
+  std::vector<std::string> phases;       // parts of a step: column "<phase>_seconds"
+  std::vector<std::string> collectives;  // kinds of collective: columns "<collective>_calls", "…_payload_bytes", …
+  std::vector<Column> diagnostics;       // whatever else a method or trainer wants to see
+};
+
+/// Columns of group /steps in order: the fixed ones, then those of `schema`.
+[[nodiscard]] std::vector<Column> step_columns(const StepSchema& schema);
+/// One value per column of step_columns(). Throws Error(internal) if a vector of `record` does not fit `schema`.
+[[nodiscard]] std::vector<double> step_values(const StepSchema& schema, const StepRecord& record);
+
+/// Columns of group /validation, and one value for each.
+[[nodiscard]] std::vector<Column> validation_columns();
+[[nodiscard]] std::vector<double> validation_values(const ValidationRecord& record);
+
+/// "int64", "float64"; "measured", "modelled".
+[[nodiscard]] std::string to_string(ColumnType type);
+[[nodiscard]] std::string to_string(Origin origin);
+
+}  // namespace scape
