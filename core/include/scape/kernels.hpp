@@ -1,0 +1,97 @@
+// Arithmetic of the methods, one abstract class per family. update_kernels(device) and its like choose the implementation;
+// the CPU's is the oracle that every other is tested against. All operations are ordered on their stream, and sums have a
+// fixed order, so that equal input gives equal bits on every rank.
+#pragma once
+
+#include <cstdint>
+
+#include "scape/buffer.hpp"
+#include "scape/parameters.hpp"
+
+namespace scape {
+
+/// Coefficients of one Adam-like step, bias corrections included, prepared on the host.
+///   m  = β1 m' + (1−β1) g                      with m' the moment before the step and g the scaled gradient
+///   v  = β2 v' + (1−β2) g²                     AdamW: v' is the stored second moment
+///   v  = β2 (previous_scale m')² + (1−β2) g²   AdamS (arXiv 2505.16363): v is built on the spot
+///   θ ← θ − η ( m_scale m / (√(v_scale v) + ε) + λ θ )
+struct AdamStep {
+  float beta1 = 0.9F;
+  float beta2 = 0.95F;
+  float epsilon = 1e-8F;
+  float learning_rate = 0;   // η
+  float weight_decay = 0;    // λ
+  float gradient_scale = 1;  // clip coefficient
+  float m_scale = 1;         // 1/(1−β1^t), or 1 without bias correction
+  float v_scale = 1;         // 1/(1−β2^t), or 1
+  float previous_scale = 1;  // AdamS "official": 1/(1−β1^t); otherwise 1
+};
+
+class UpdateKernels {
+ public:
+  virtual ~UpdateKernels() = default;
+  /// All spans [n].
+  virtual void adamw(Span<float> theta, Span<float> m, Span<float> v, Span<const float> g, const AdamStep& step, const Stream& stream) const = 0;
+  virtual void adams(Span<float> theta, Span<float> m, Span<const float> g, const AdamStep& step, const Stream& stream) const = 0;
+  /// result [1] ← Σ x², in double. Not finite exactly when an element is not: squares of floats cannot overflow a double.
+  virtual void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const = 0;
+  /// x ← x / divisor.
+  virtual void divide(Span<float> x, float divisor, const Stream& stream) const = 0;
+  /// y ← y + x.
+  virtual void add(Span<float> y, Span<const float> x, const Stream& stream) const = 0;
+};
+
+/// A set of coordinates as one bit each. Bit j % 64 of word j / 64 is coordinate j; bits at and beyond `size` are zero.
+struct MaskView {
+  static constexpr std::int64_t word_bits = 64;
+  static constexpr std::int64_t block_words = 8;  // words per entry of `offsets`: one cache line
+
+  Span<const std::uint64_t> words;   // [mask_words(size)]
+  Span<const std::int64_t> offsets;  // [mask_blocks(size)]: set bits before the block
+  std::int64_t size = 0;             // coordinates
+  std::int64_t count = 0;            // set bits
+};
+constexpr std::int64_t mask_words(std::int64_t size) { return (size + MaskView::word_bits - 1) / MaskView::word_bits; }
+constexpr std::int64_t mask_blocks(std::int64_t size) {
+  return (mask_words(size) + MaskView::block_words - 1) / MaskView::block_words;
+}
+
+class SparseKernels {
+ public:
+  virtual ~SparseKernels() = default;
+
+  /// Sets the bits first + i of the k elements x[i] of largest magnitude; among equal magnitudes the lower index wins. Other
+  /// bits stay. 0 ≤ k ≤ x.size(). x must be free of NaN (callers see it in a sum of squares).
+  virtual void top_k(Span<const float> x, std::int64_t k, Span<std::uint64_t> words, std::int64_t first, const Stream& stream) const = 0;
+  /// Sets the bits of `range`; other bits stay.
+  virtual void set_range(Span<std::uint64_t> words, Range range, const Stream& stream) const = 0;
+  /// offsets [blocks] ← set bits before each block of MaskView::block_words words.
+  virtual void index_mask(Span<const std::uint64_t> words, Span<std::int64_t> offsets, const Stream& stream) const = 0;
+  /// result [1] ← number of bits set in both. Equal sizes.
+  virtual void count_common(Span<const std::uint64_t> a, Span<const std::uint64_t> b, Span<std::int64_t> result, const Stream& stream) const = 0;
+
+  /// packed [mask.count] ← x [mask.size] on the mask, in order of the coordinates.
+  virtual void pack(Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const = 0;
+  /// x [mask.size] on the mask ← packed; off the mask x stays.
+  virtual void unpack(Span<const float> packed, const MaskView& mask, Span<float> x, const Stream& stream) const = 0;
+  /// indices [mask.count] ← the coordinates of the mask, ascending. mask.size ≤ 2^32.
+  virtual void indices(const MaskView& mask, Span<std::uint32_t> indices, const Stream& stream) const = 0;
+  /// x[indices[i]] += values[i] / divisor, for i in order; indices are distinct.
+  virtual void scatter_add(Span<const std::uint32_t> indices, Span<const float> values, float divisor, Span<float> x, const Stream& stream) const = 0;
+
+  /// SCAPE steps 1–2 (spec: c = β1 m + (1−β1) g + e). g [n] ← c. sums [2] ← Σ c² over all coordinates and off the mask.
+  virtual void candidate(Span<float> g, Span<const float> m, Span<const float> e, const MaskView& mask, float beta1, Span<double> sums,
+                         const Stream& stream) const = 0;
+  /// SCAPE step 5. packed [mask.count]: b → ĝ = (b/divisor − β1 m)/(1−β1) on the mask. sum [1] ← Σ ĝ².
+  virtual void recover_gradient(Span<float> packed, Span<const float> m, const MaskView& mask, float divisor, float beta1, Span<double> sum,
+                                const Stream& stream) const = 0;
+  /// SCAPE steps 2, 5, 6 for the coordinates of `range`. On the mask: AdamS with the packed ĝ · step.gradient_scale, e ← 0.
+  /// Off it: θ ← (1−ηλ) θ, m ← 0, e ← c. All of θ, m, e, c are [mask.size].
+  virtual void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
+                     const MaskView& mask, const AdamStep& step, const Stream& stream) const = 0;
+};
+
+[[nodiscard]] const UpdateKernels& update_kernels(Device device);
+[[nodiscard]] const SparseKernels& sparse_kernels(Device device);
+
+}  // namespace scape
