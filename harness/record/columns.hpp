@@ -29,17 +29,10 @@ struct Column {
   Origin origin = Origin::measured;
 };
 
-/// What varies between runs: the names in the order in which StepRecord's vectors hold their values.
-struct StepSchema {
-  std::vector<std::string> phases;       // parts of a step: column "<phase>_seconds"
-  std::vector<std::string> collectives;  // kinds of collective: columns "<collective>_calls", "…_payload_bytes", …
-  std::vector<Column> diagnostics;       // whatever else a method or trainer wants to see
-};
-
-/// Columns of group /steps in order: the fixed ones, then those of `schema`.
-[[nodiscard]] std::vector<Column> step_columns(const StepSchema& schema);
-/// One value per column of step_columns(). Throws Error(internal) if a vector of `record` does not fit `schema`.
-[[nodiscard]] std::vector<double> step_values(const StepSchema& schema, const StepRecord& record);
+/// Columns of group /steps in order: the fixed ones, then those that a method or trainer adds to look at something.
+[[nodiscard]] std::vector<Column> step_columns(const std::vector<Column>& diagnostics = {});
+/// One value per column of step_columns(), the record's diagnostics last.
+[[nodiscard]] std::vector<double> step_values(const StepRecord& record);
 
 /// Columns of group /validation, and one value for each.
 [[nodiscard]] std::vector<Column> validation_columns();

@@ -32,8 +32,8 @@ class ConsoleRecorder final : public Recorder {
   RunInfo info_;
   std::int64_t step_ = 0;
   std::int64_t skipped_ = 0;
-  double loss_ = not_recorded;
-  double validation_loss_ = not_recorded;
+  double loss_ = not_available;
+  double validation_loss_ = not_available;
   double elapsed_ = 0;          // recorded seconds, evaluations included
   double shown_at_ = 0;         // value of elapsed_ when the last line was shown
   double step_seconds_ = 0;     // smoothed

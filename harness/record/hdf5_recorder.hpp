@@ -33,8 +33,8 @@ class Hdf5Recorder final : public Recorder {
   ~Hdf5Recorder() override;
 
   /// Creates or reopens the file and its missing parent folders and writes everything known so far. Throws Error(usage) for a
-  /// path that exists but must not; Error(input) for one that cannot be written, and in append for a file that has other
-  /// columns, another number of ranks or seed, or does not reach first_step − 1.
+  /// path that exists but must not; Error(input) for one that cannot be written, and in append for a file that is damaged, has
+  /// other columns or does not reach first_step - 1.
   void begin(const RunInfo& info) override;
   /// Throws Error(internal) unless `record.step` is above the last one; Error(input) when the file cannot be written.
   void step(const StepRecord& record) override;
@@ -58,8 +58,8 @@ struct RunFileState {
   std::string status;  // "running", "complete", "stopped", "failed"
   std::int64_t attempt = 0;
   std::int64_t planned_steps = 0;
-  std::int64_t last_step = 0;       // 0: no step recorded
-  double last_loss = not_recorded;  // of the last step
+  std::int64_t last_step = 0;        // 0: no step recorded
+  double last_loss = not_available;  // of the last step
 };
 
 /// Throws Error(input) naming the file if it is missing, damaged or not a run file.

@@ -4,18 +4,18 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "record/columns.hpp"
+#include "scape/communicator.hpp"
 #include "scape/config.hpp"
+#include "scape/optimizer.hpp"
+#include "scape/telemetry.hpp"
 
 namespace scape {
-
-inline constexpr double not_recorded = std::numeric_limits<double>::quiet_NaN();
 
 using Attributes = std::vector<std::pair<std::string, OptionValue>>;
 
@@ -29,41 +29,28 @@ struct RunInfo {
   std::int64_t tokens_per_step = 0;  // over all ranks
   std::int64_t first_step = 1;       // of this attempt; above 1 when a checkpoint is continued
   Attributes attributes;             // every option under its own name, and facts such as "unigram_entropy", "onednn_version"
-  StepSchema schema;                 // phases, collectives and diagnostics that the step records carry
-};
-
-/// One kind of collective within one step, as rank 0 saw it.
-struct CollectiveRecord {
-  std::int64_t calls = 0;
-  std::int64_t payload_bytes = 0;  // bytes that the algorithm handed over: counted
-  std::int64_t wire_bytes = 0;     // bytes that a rank sends under the bandwidth-optimal algorithm: modelled
-  double seconds = 0;              // spent inside the collective, hidden or not
+  std::vector<Column> diagnostics;   // extra columns: what StepRecord::diagnostics holds
 };
 
 struct StepRecord {
-  std::int64_t step = 0;                                // 1, 2, …; strictly rising within a run
-  std::int64_t tokens = 0;                              // seen by all ranks so far, this step included
-  bool skipped = false;                                 // a gradient was not finite: no state changed
-  double loss = not_recorded;                           // training loss, mean over all ranks [nat/token]
-  double learning_rate = not_recorded;                  // used in this step
-  double gradient_norm = not_recorded;                  // L2, before clipping, the one that clipping used
-  double seconds = 0;                                   // wall time of the whole step
-  double exposed_communication_seconds = not_recorded;  // wall time in which compute waited for communication
-  double expected_wire_bytes = not_recorded;            // the method's formula for this step, to hold against the count
-  double density = not_recorded;                        // fraction of the parameters in the payload
-  double mask_overlap = not_recorded;                   // fraction of the mask that was also in the previous one
-  double residual_norm = not_recorded;                  // L2 of the error feedback, rank 0
-  std::vector<double> phase_seconds;                    // parallel to StepSchema::phases
-  std::vector<CollectiveRecord> collectives;            // parallel to StepSchema::collectives
-  std::vector<double> diagnostics;                      // parallel to StepSchema::diagnostics
-  std::int64_t attempt = 1;                             // filled in by the file recorder
+  std::int64_t step = 0;                       // 1, 2, …; strictly rising within a run
+  std::int64_t tokens = 0;                     // seen by all ranks so far, this step included
+  double loss = not_available;                 // training loss, mean over all ranks [nat/token]
+  double learning_rate = not_available;        // used in this step
+  double seconds = 0;                          // wall time of the whole step
+  StepResult result;                           // what the method says about the step
+  Telemetry::Seconds phase_seconds{};          // of this step
+  Traffic traffic;                             // of this step, all communicators together
+  double expected_wire_bytes = not_available;  // Optimizer::expected_wire_bytes(step)
+  std::vector<double> diagnostics;             // parallel to RunInfo::diagnostics
+  std::int64_t attempt = 1;                    // filled in by the file recorder
 };
 
 struct ValidationRecord {
-  std::int64_t step = 0;       // after this step; 0 is before training
-  std::int64_t tokens = 0;     // training tokens seen by all ranks so far
-  double loss = not_recorded;  // mean over the validation tokens [nat/token]
-  double seconds = 0;          // wall time of the evaluation
+  std::int64_t step = 0;        // after this step; 0 is before training
+  std::int64_t tokens = 0;      // training tokens seen by all ranks so far
+  double loss = not_available;  // mean over the validation tokens [nat/token]
+  double seconds = 0;           // wall time of the evaluation
 };
 
 enum class RunStatus {

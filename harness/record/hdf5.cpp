@@ -1,0 +1,237 @@
+#include "record/hdf5.hpp"
+
+#include <fmt/format.h>
+
+#include <variant>
+
+#include "scape/error.hpp"
+
+namespace scape::hdf5 {
+namespace {
+
+constexpr hsize_t chunk_elements = 256;  // 2 KiB a column: little waste in short runs, 400 chunks in 100,000 steps
+
+// The innermost entry of HDF5's error stack carries the reason ("... error message = 'No space left on device' ...").
+std::string hdf5_reason() {
+  std::string reason;
+  const auto take_first = [](unsigned n, const H5E_error2_t* error, void* text) -> herr_t {
+    if (n == 0 && error->desc != nullptr) *static_cast<std::string*>(text) = error->desc;
+    return 0;
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, &reason);
+  constexpr std::string_view marker = "error message = '";
+  if (const auto begin = reason.find(marker); begin != std::string::npos) {
+    const auto end = reason.find('\'', begin + marker.size());
+    reason = reason.substr(begin + marker.size(), end - begin - marker.size());
+  }
+  return reason.empty() ? "unknown reason" : reason;
+}
+
+[[noreturn]] void fail(const std::string& where, std::string_view what) {
+  throw Error(ErrorKind::input, fmt::format("{}: cannot {}: {}", where, what, hdf5_reason()));
+}
+
+void check(herr_t status, const std::string& where, std::string_view what) {
+  if (status < 0) fail(where, what);
+}
+
+Handle owned(hid_t id, Handle::Close close, const std::string& where, std::string_view what) {
+  if (id < 0) fail(where, what);
+  return {id, close};
+}
+
+// h5py's boolean: an enumeration {FALSE, TRUE} of one byte.
+Handle bool_type() {
+  Handle type(H5Tenum_create(H5T_NATIVE_INT8), H5Tclose);
+  for (const auto& [name, value] : {std::pair{"FALSE", std::int8_t{0}}, std::pair{"TRUE", std::int8_t{1}}}) {
+    H5Tenum_insert(type.id(), name, &value);
+  }
+  return type;
+}
+
+Handle string_type() {
+  Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type.id(), H5T_VARIABLE);
+  H5Tset_cset(type.id(), H5T_CSET_UTF8);
+  return type;
+}
+
+template <class Call>  // call(file type, memory type, address of the value)
+auto with_type(const OptionValue& value, Call call) {
+  struct Visitor {
+    Call& call;
+    auto operator()(bool v) const {
+      const auto byte = static_cast<std::int8_t>(v);
+      const Handle type = bool_type();
+      return call(type.id(), type.id(), &byte);
+    }
+    auto operator()(std::int64_t v) const { return call(H5T_STD_I64LE, H5T_NATIVE_INT64, &v); }
+    auto operator()(double v) const { return call(H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &v); }
+    auto operator()(const std::string& v) const {
+      const char* text = v.c_str();
+      const Handle type = string_type();
+      return call(type.id(), type.id(), &text);
+    }
+  };
+  return std::visit(Visitor{call}, value);
+}
+
+}  // namespace
+
+void Object::set_attribute(const std::string& name, const OptionValue& value) {
+  remove_attribute(name);
+  const auto what = fmt::format("write attribute '{}'", name);
+  with_type(value, [&](hid_t file_type, hid_t memory_type, const void* data) {
+    const Handle space = owned(H5Screate(H5S_SCALAR), H5Sclose, where_, what);
+    const Handle attribute =
+        owned(H5Acreate2(handle_.id(), name.c_str(), file_type, space.id(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose, where_, what);
+    check(H5Awrite(attribute.id(), memory_type, data), where_, what);
+  });
+}
+
+std::optional<OptionValue> Object::attribute(const std::string& name) const {
+  const auto what = fmt::format("read attribute '{}'", name);
+  const htri_t exists = H5Aexists(handle_.id(), name.c_str());
+  check(exists, where_, what);
+  if (exists == 0) return std::nullopt;
+  const Handle attribute = owned(H5Aopen(handle_.id(), name.c_str(), H5P_DEFAULT), H5Aclose, where_, what);
+  const Handle type = owned(H5Aget_type(attribute.id()), H5Tclose, where_, what);
+  const Handle space = owned(H5Aget_space(attribute.id()), H5Sclose, where_, what);
+  const auto read = [&](hid_t memory_type, void* data) { check(H5Aread(attribute.id(), memory_type, data), where_, what); };
+  const H5T_class_t kind = H5Sget_simple_extent_npoints(space.id()) == 1 ? H5Tget_class(type.id()) : H5T_NO_CLASS;
+  if (kind == H5T_ENUM) {
+    std::int8_t value = 0;
+    read(bool_type().id(), &value);
+    return value != 0;
+  }
+  if (kind == H5T_INTEGER) {
+    std::int64_t value = 0;
+    read(H5T_NATIVE_INT64, &value);
+    return value;
+  }
+  if (kind == H5T_FLOAT) {
+    double value = 0;
+    read(H5T_NATIVE_DOUBLE, &value);
+    return value;
+  }
+  if (kind == H5T_STRING && H5Tis_variable_str(type.id()) > 0) {
+    char* text = nullptr;
+    const Handle memory_type = string_type();
+    read(memory_type.id(), &text);
+    std::string value(text == nullptr ? "" : text);
+    H5Dvlen_reclaim(memory_type.id(), space.id(), H5P_DEFAULT, &text);
+    return value;
+  }
+  throw Error(ErrorKind::input, fmt::format("{}: attribute '{}' is not a number, boolean or text", where_, name));
+}
+
+void Object::remove_attribute(const std::string& name) {
+  const auto what = fmt::format("replace attribute '{}'", name);
+  const htri_t exists = H5Aexists(handle_.id(), name.c_str());
+  check(exists, where_, what);
+  if (exists > 0) check(H5Adelete(handle_.id(), name.c_str()), where_, what);
+}
+
+std::int64_t Dataset::size() const {
+  const Handle space = owned(H5Dget_space(handle_.id()), H5Sclose, where_, "read the size");
+  if (H5Sget_simple_extent_ndims(space.id()) != 1) throw Error(ErrorKind::input, where_ + ": not one-dimensional");
+  return static_cast<std::int64_t>(H5Sget_simple_extent_npoints(space.id()));
+}
+
+std::vector<double> Dataset::read() const {
+  std::vector<double> values(static_cast<std::size_t>(size()));
+  check(H5Dread(handle_.id(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), where_, "read");
+  return values;
+}
+
+void Dataset::append(std::span<const double> values) {
+  if (values.empty()) return;
+  const auto begin = static_cast<hsize_t>(size());
+  const hsize_t count = values.size();
+  const hsize_t end = begin + count;
+  check(H5Dset_extent(handle_.id(), &end), where_, "grow");
+  const Handle file_space = owned(H5Dget_space(handle_.id()), H5Sclose, where_, "write");
+  check(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, &begin, nullptr, &count, nullptr), where_, "write");
+  const Handle memory_space = owned(H5Screate_simple(1, &count, nullptr), H5Sclose, where_, "write");
+  check(H5Dwrite(handle_.id(), H5T_NATIVE_DOUBLE, memory_space.id(), file_space.id(), H5P_DEFAULT, values.data()), where_, "write");
+}
+
+void Dataset::truncate(std::int64_t size) {
+  const auto extent = static_cast<hsize_t>(size);
+  check(H5Dset_extent(handle_.id(), &extent), where_, "shrink");
+}
+
+Group Group::create_group(const std::string& name) {
+  const std::string place = where_ + "/" + name;
+  return {owned(H5Gcreate2(handle_.id(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose, place, "create the group"),
+          place};
+}
+
+Group Group::group(const std::string& name) const {
+  const std::string place = where_ + "/" + name;
+  return {owned(H5Gopen2(handle_.id(), name.c_str(), H5P_DEFAULT), H5Gclose, place, "open the group"), place};
+}
+
+Dataset Group::create_dataset(const std::string& name, ElementType type) {
+  const std::string place = where_ + "/" + name;
+  const hsize_t size = 0;
+  const hsize_t limit = H5S_UNLIMITED;
+  const Handle space = owned(H5Screate_simple(1, &size, &limit), H5Sclose, place, "create the dataset");
+  const Handle layout = owned(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, place, "create the dataset");
+  check(H5Pset_chunk(layout.id(), 1, &chunk_elements), place, "create the dataset");
+  const hid_t file_type = type == ElementType::int64 ? H5T_STD_I64LE : H5T_IEEE_F64LE;
+  return {owned(H5Dcreate2(handle_.id(), name.c_str(), file_type, space.id(), H5P_DEFAULT, layout.id(), H5P_DEFAULT), H5Dclose,
+                place, "create the dataset"),
+          place};
+}
+
+Dataset Group::dataset(const std::string& name) const {
+  const std::string place = where_ + "/" + name;
+  return {owned(H5Dopen2(handle_.id(), name.c_str(), H5P_DEFAULT), H5Dclose, place, "open the dataset"), place};
+}
+
+bool Group::contains(const std::string& name) const {
+  return H5Lexists(handle_.id(), name.c_str(), H5P_DEFAULT) > 0;
+}
+
+std::vector<std::string> Group::members() const {
+  std::vector<std::string> names;
+  const auto take = [](hid_t, const char* name, const H5L_info_t*, void* list) -> herr_t {
+    static_cast<std::vector<std::string>*>(list)->emplace_back(name);
+    return 0;
+  };
+  check(H5Literate(handle_.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, take, &names), where_, "list the members");
+  return names;
+}
+
+namespace {
+
+Handle open_file(const std::string& path, Mode mode) {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors are thrown, not printed
+  switch (mode) {
+    case Mode::create:
+    case Mode::replace:
+      return owned(H5Fcreate(path.c_str(), mode == Mode::create ? H5F_ACC_EXCL : H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose,
+                   path, "create the file");
+    case Mode::modify:
+      return owned(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose, path, "open the file for writing");
+    case Mode::read:
+      break;
+  }
+  return owned(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, path, "open the file");
+}
+
+}  // namespace
+
+File::File(const std::filesystem::path& path, Mode mode) : Group(open_file(path.string(), mode), path.string()) {}
+
+void File::flush() {
+  check(H5Fflush(handle_.id(), H5F_SCOPE_GLOBAL), where_, "flush");
+}
+
+void File::close() {
+  flush();
+  handle_ = Handle();
+}
+
+}  // namespace scape::hdf5

@@ -1,0 +1,109 @@
+// A small owner's view of the HDF5 C API: files, groups, growing one-dimensional datasets and attributes. Every failure is
+// one scape::Error(input) that names file and object and gives the reason found by HDF5; nothing is printed by HDF5 itself.
+// Files keep the default ("earliest") format bounds: after a kill they open plainly up to the last flush.
+#pragma once
+
+#include <hdf5.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "scape/config.hpp"
+
+namespace scape::hdf5 {
+
+/// Owns one HDF5 identifier.
+class Handle {
+ public:
+  using Close = herr_t (*)(hid_t);
+  Handle() = default;
+  Handle(hid_t id, Close close) : id_(id), close_(close) {}
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)), close_(other.close_) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() {
+    if (id_ >= 0) close_(id_);
+  }
+  [[nodiscard]] hid_t id() const { return id_; }
+
+ private:
+  hid_t id_ = H5I_INVALID_HID;
+  Close close_ = nullptr;
+};
+
+enum class ElementType { int64, float64 };
+
+/// What a file, a group and a dataset have in common: a place in a file, and attributes.
+class Object {
+ public:
+  /// Creates or replaces. A bool becomes h5py's boolean, text a variable-length UTF-8 string.
+  void set_attribute(const std::string& name, const OptionValue& value);
+  /// Empty when there is no such attribute. Throws Error(input) for one of another kind than OptionValue holds.
+  [[nodiscard]] std::optional<OptionValue> attribute(const std::string& name) const;
+  void remove_attribute(const std::string& name);  // if it is there
+
+ protected:
+  Object(Handle handle, std::string where) : handle_(std::move(handle)), where_(std::move(where)) {}
+  Handle handle_;
+  std::string where_;  // "run.h5" or "run.h5/steps/loss"
+};
+
+/// One-dimensional, chunked, extendible, uncompressed. Values cross this interface as double; int64 holds whole numbers below
+/// 2^53 exactly.
+class Dataset : public Object {
+ public:
+  [[nodiscard]] std::int64_t size() const;
+  [[nodiscard]] std::vector<double> read() const;
+  void append(std::span<const double> values);
+  /// Cuts down to `size` elements.
+  void truncate(std::int64_t size);
+
+ private:
+  friend class Group;
+  using Object::Object;
+};
+
+class Group : public Object {
+ public:
+  [[nodiscard]] Group create_group(const std::string& name);
+  [[nodiscard]] Group group(const std::string& name) const;
+  [[nodiscard]] Dataset create_dataset(const std::string& name, ElementType type);
+  [[nodiscard]] Dataset dataset(const std::string& name) const;
+  [[nodiscard]] bool contains(const std::string& name) const;
+  /// Names of the members, in alphabetical order.
+  [[nodiscard]] std::vector<std::string> members() const;
+
+ protected:
+  using Object::Object;
+};
+
+enum class Mode {
+  create,   ///< must not exist
+  replace,  ///< truncated if it exists
+  modify,   ///< must exist
+  read,     ///< must exist
+};
+
+/// An open file, and its root group.
+class File : public Group {
+ public:
+  File(const std::filesystem::path& path, Mode mode);
+  /// Hands everything written so far to the operating system.
+  void flush();
+  /// Flushes and closes; unlike the destructor it reports failure.
+  void close();
+};
+
+}  // namespace scape::hdf5
