@@ -8,6 +8,7 @@
 #include <string>
 
 #include "scape/device.hpp"
+#include "scape/kernels.hpp"
 
 namespace scape::detail {
 
@@ -47,6 +48,8 @@ class Backend {
   virtual void zero(void* data, std::size_t bytes, StreamBackend& stream) const = 0;
   [[nodiscard]] virtual std::shared_ptr<StreamBackend> make_stream(int index) const = 0;
   [[nodiscard]] virtual std::shared_ptr<EventBackend> make_event(int index) const = 0;
+  [[nodiscard]] virtual const UpdateKernels& update_kernels() const = 0;
+  [[nodiscard]] virtual const SparseKernels& sparse_kernels() const = 0;
 };
 
 [[nodiscard]] const Backend& cpu_backend();

@@ -43,6 +43,14 @@ int device_count(DeviceKind kind) {
   return detail::backend(kind).device_count();
 }
 
+const UpdateKernels& update_kernels(Device device) {
+  return detail::backend(device.kind).update_kernels();
+}
+
+const SparseKernels& sparse_kernels(Device device) {
+  return detail::backend(device.kind).sparse_kernels();
+}
+
 std::string device_name(Device device) {
   return detail::usable_backend(device).device_name(device.index);
 }

@@ -22,6 +22,8 @@ class NoCuda final : public Backend {
   void zero(void*, std::size_t, StreamBackend&) const override { refuse(); }
   [[nodiscard]] std::shared_ptr<StreamBackend> make_stream(int) const override { refuse(); }
   [[nodiscard]] std::shared_ptr<EventBackend> make_event(int) const override { refuse(); }
+  [[nodiscard]] const UpdateKernels& update_kernels() const override { refuse(); }
+  [[nodiscard]] const SparseKernels& sparse_kernels() const override { refuse(); }
 };
 
 }  // namespace

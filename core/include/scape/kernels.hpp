@@ -35,6 +35,8 @@ class UpdateKernels {
   virtual void adams(Span<float> theta, Span<float> m, Span<const float> g, const AdamStep& step, const Stream& stream) const = 0;
   /// result [1] ← Σ x², in double. Not finite exactly when an element is not: squares of floats cannot overflow a double.
   virtual void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const = 0;
+  /// flag [1] ← 0 if `value` [1] is finite, 1 otherwise.
+  virtual void flag_not_finite(Span<const double> value, Span<float> flag, const Stream& stream) const = 0;
   /// x ← x / divisor.
   virtual void divide(Span<float> x, float divisor, const Stream& stream) const = 0;
   /// y ← y + x.
@@ -79,9 +81,8 @@ class SparseKernels {
   /// x[indices[i]] += values[i] / divisor, for i in order; indices are distinct.
   virtual void scatter_add(Span<const std::uint32_t> indices, Span<const float> values, float divisor, Span<float> x, const Stream& stream) const = 0;
 
-  /// SCAPE steps 1–2 (spec: c = β1 m + (1−β1) g + e). g [n] ← c. sums [2] ← Σ c² over all coordinates and off the mask.
-  virtual void candidate(Span<float> g, Span<const float> m, Span<const float> e, const MaskView& mask, float beta1, Span<double> sums,
-                         const Stream& stream) const = 0;
+  /// SCAPE step 1: g [n] ← c = β1 m + (1−β1) g + e, all [n]. sum [1] ← Σ c² in double: not finite exactly when a c is not.
+  virtual void candidate(Span<float> g, Span<const float> m, Span<const float> e, float beta1, Span<double> sum, const Stream& stream) const = 0;
   /// SCAPE step 5. packed [mask.count]: b → ĝ = (b/divisor − β1 m)/(1−β1) on the mask. sum [1] ← Σ ĝ².
   virtual void recover_gradient(Span<float> packed, Span<const float> m, const MaskView& mask, float divisor, float beta1, Span<double> sum,
                                 const Stream& stream) const = 0;

@@ -20,7 +20,6 @@ namespace scape {
 
 enum class DensityWarmup { none, geometric, linear };
 enum class BiasCorrection { scape, official, none };
-enum class ClipPoint { recovered_gradient, local_gradient };  // on ĝ before m, or on each rank's own g
 
 /// Coefficients of an AdamS step number t (1, 2, …) under a bias-correction convention.
 [[nodiscard]] AdamStep adams_step(const CommonOptions& options, BiasCorrection correction, std::int64_t t, double learning_rate);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <new>
 
+#include "cpu/kernels.hpp"
 #include "cpu/stream.hpp"
 
 namespace scape::detail {
@@ -46,6 +47,8 @@ class CpuBackend final : public Backend {
 
   [[nodiscard]] std::shared_ptr<StreamBackend> make_stream(int) const override { return make_queued_stream(); }
   [[nodiscard]] std::shared_ptr<EventBackend> make_event(int) const override { return make_cpu_event(); }
+  [[nodiscard]] const UpdateKernels& update_kernels() const override { return cpu_update_kernels(); }
+  [[nodiscard]] const SparseKernels& sparse_kernels() const override { return cpu_sparse_kernels(); }
 };
 
 }  // namespace

@@ -1,0 +1,85 @@
+// CPU update rules and sums.
+#include <array>
+#include <cmath>
+
+#include "cpu/kernels.hpp"
+#include "scape/error.hpp"
+
+namespace scape::detail {
+
+double sum_of_squares(const float* x, std::int64_t n) {
+  constexpr std::int64_t lanes = 16;
+  std::array<double, lanes> sums{};
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+      const double value = x[i + lane];
+      sums[static_cast<std::size_t>(lane)] += value * value;
+    }
+  }
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  for (; i < n; ++i) total += static_cast<double>(x[i]) * x[i];
+  return total;
+}
+
+namespace {
+
+class CpuUpdateKernels final : public UpdateKernels {
+ public:
+  void adamw(Span<float> theta, Span<float> m, Span<float> v, Span<const float> g, const AdamStep& s, const Stream& stream) const override {
+    const std::int64_t n = theta.size();
+    require(m.size() == n && v.size() == n && g.size() == n, ErrorKind::internal, "adamw: spans differ in size");
+    stream.enqueue([=, t = theta.data(), pm = m.data(), pv = v.data(), pg = g.data()] {
+      const float keep = 1 - s.learning_rate * s.weight_decay;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) {
+        const float gradient = s.gradient_scale * pg[i];
+        pm[i] = s.beta1 * pm[i] + (1 - s.beta1) * gradient;
+        pv[i] = s.beta2 * pv[i] + (1 - s.beta2) * (gradient * gradient);
+        t[i] = keep * t[i] - s.learning_rate * (s.m_scale * pm[i] / (std::sqrt(s.v_scale * pv[i]) + s.epsilon));
+      }
+    });
+  }
+
+  void adams(Span<float> theta, Span<float> m, Span<const float> g, const AdamStep& s, const Stream& stream) const override {
+    const std::int64_t n = theta.size();
+    require(m.size() == n && g.size() == n, ErrorKind::internal, "adams: spans differ in size");
+    stream.enqueue([=, t = theta.data(), pm = m.data(), pg = g.data()] {
+      const float keep = 1 - s.learning_rate * s.weight_decay;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) adams_coordinate(t[i], pm[i], s.gradient_scale * pg[i], s, keep);
+    });
+  }
+
+  void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const override {
+    stream.enqueue([=] { *result.data() = detail::sum_of_squares(x.data(), x.size()); });
+  }
+
+  void flag_not_finite(Span<const double> value, Span<float> flag, const Stream& stream) const override {
+    stream.enqueue([=] { *flag.data() = std::isfinite(*value.data()) ? 0.0F : 1.0F; });
+  }
+
+  void divide(Span<float> x, float divisor, const Stream& stream) const override {
+    stream.enqueue([n = x.size(), p = x.data(), divisor] {
+      for (std::int64_t i = 0; i < n; ++i) p[i] /= divisor;
+    });
+  }
+
+  void add(Span<float> y, Span<const float> x, const Stream& stream) const override {
+    require(x.size() == y.size(), ErrorKind::internal, "add: spans differ in size");
+    stream.enqueue([n = y.size(), py = y.data(), px = x.data()] {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) py[i] += px[i];
+    });
+  }
+};
+
+}  // namespace
+
+const UpdateKernels& cpu_update_kernels() {
+  static const CpuUpdateKernels kernels;
+  return kernels;
+}
+
+}  // namespace scape::detail
