@@ -22,9 +22,9 @@ enum class Origin {
 };
 
 struct Column {
-  std::string name;
-  std::string unit;  // "1" for plain numbers
-  std::string meaning;
+  std::string name{};
+  std::string unit{};  // "1" for plain numbers
+  std::string meaning{};
   ColumnType type = ColumnType::float64;
   Origin origin = Origin::measured;
 };

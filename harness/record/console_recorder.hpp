@@ -38,7 +38,6 @@ class ConsoleRecorder final : public Recorder {
   double shown_at_ = 0;         // value of elapsed_ when the last line was shown
   double step_seconds_ = 0;     // smoothed
   double exposed_seconds_ = 0;  // smoothed
-  bool shown_ = false;
 };
 
 }  // namespace scape

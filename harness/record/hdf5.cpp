@@ -144,12 +144,12 @@ std::vector<double> Dataset::read() const {
   return values;
 }
 
-void Dataset::append(std::span<const double> values) {
+void Dataset::write(std::int64_t offset, std::span<const double> values) {
   if (values.empty()) return;
-  const auto begin = static_cast<hsize_t>(size());
+  const auto begin = static_cast<hsize_t>(offset);
   const hsize_t count = values.size();
   const hsize_t end = begin + count;
-  check(H5Dset_extent(handle_.id(), &end), where_, "grow");
+  if (size() < static_cast<std::int64_t>(end)) check(H5Dset_extent(handle_.id(), &end), where_, "grow");
   const Handle file_space = owned(H5Dget_space(handle_.id()), H5Sclose, where_, "write");
   check(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, &begin, nullptr, &count, nullptr), where_, "write");
   const Handle memory_space = owned(H5Screate_simple(1, &count, nullptr), H5Sclose, where_, "write");

@@ -66,7 +66,8 @@ class Dataset : public Object {
  public:
   [[nodiscard]] std::int64_t size() const;
   [[nodiscard]] std::vector<double> read() const;
-  void append(std::span<const double> values);
+  /// Elements [offset, offset + values.size()) ← values; grows to hold them. Writing again after a failure is harmless.
+  void write(std::int64_t offset, std::span<const double> values);
   /// Cuts down to `size` elements.
   void truncate(std::int64_t size);
 

@@ -21,15 +21,15 @@ using Attributes = std::vector<std::pair<std::string, OptionValue>>;
 
 /// Known before the first step.
 struct RunInfo {
-  std::string name;                  // short, for people: "scape-d0.01-seed1"
-  std::string command_line;          // as typed
-  std::int64_t ranks = 1;            // data-parallel ranks
-  bool oversubscribed = false;       // more ranks than processor cores on some node: times are not representative
-  std::int64_t planned_steps = 0;    // number of the last step
-  std::int64_t tokens_per_step = 0;  // over all ranks
-  std::int64_t first_step = 1;       // of this attempt; above 1 when a checkpoint is continued
-  Attributes attributes;             // every option under its own name, and facts such as "unigram_entropy", "onednn_version"
-  std::vector<Column> diagnostics;   // extra columns: what StepRecord::diagnostics holds
+  std::string name{};                 // short, for people: "scape-d0.01-seed1"
+  std::string command_line{};         // as typed
+  std::int64_t ranks = 1;             // data-parallel ranks
+  bool oversubscribed = false;        // more ranks than processor cores on some node: times are not representative
+  std::int64_t planned_steps = 0;     // number of the last step
+  std::int64_t tokens_per_step = 0;   // over all ranks
+  std::int64_t first_step = 1;        // of this attempt; above 1 when a checkpoint is continued
+  Attributes attributes{};            // every option under its own name, and facts such as "unigram_entropy", "onednn_version"
+  std::vector<Column> diagnostics{};  // extra columns: what StepRecord::diagnostics holds
 };
 
 struct StepRecord {
@@ -38,11 +38,11 @@ struct StepRecord {
   double loss = not_available;                 // training loss, mean over all ranks [nat/token]
   double learning_rate = not_available;        // used in this step
   double seconds = 0;                          // wall time of the whole step
-  StepResult result;                           // what the method says about the step
+  StepResult result{};                         // what the method says about the step
   Telemetry::Seconds phase_seconds{};          // of this step
-  Traffic traffic;                             // of this step, all communicators together
+  Traffic traffic{};                           // of this step, all communicators together
   double expected_wire_bytes = not_available;  // Optimizer::expected_wire_bytes(step)
-  std::vector<double> diagnostics;             // parallel to RunInfo::diagnostics
+  std::vector<double> diagnostics{};           // parallel to RunInfo::diagnostics
   std::int64_t attempt = 1;                    // filled in by the file recorder
 };
 
@@ -61,7 +61,7 @@ enum class RunStatus {
 
 struct RunOutcome {
   RunStatus status = RunStatus::complete;
-  std::string message;  // why it stopped or failed
+  std::string message{};  // why it stopped or failed
 };
 
 /// begin, then steps and evaluations in order, then end. flush() before a checkpoint is written, so that the file always

@@ -1,0 +1,304 @@
+#include "record/hdf5_recorder.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <ctime>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "record/hdf5.hpp"
+#include "scape/build_info.hpp"
+#include "scape/error.hpp"
+
+namespace scape {
+namespace {
+
+std::string utc_now() {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+std::string mpi_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);  // allowed before MPI_Init
+  const std::string_view all(text.data(), static_cast<std::size_t>(length));
+  return std::string(all.substr(0, all.find_first_of(",\n")));
+}
+
+std::string hdf5_version() {
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+// Attributes that describe an attempt; those that report how it went are written as it goes.
+Attributes own_attributes(const RunInfo& info, std::int64_t attempt) {
+  return {{"schema_version", run_schema_version},
+          {"name", info.name},
+          {"command_line", info.command_line},
+          {"ranks", info.ranks},
+          {"oversubscribed", info.oversubscribed},
+          {"planned_steps", info.planned_steps},
+          {"tokens_per_step", info.tokens_per_step},
+          {"suite_version", std::string(build_info::version)},
+          {"compiler", std::string(build_info::compiler)},
+          {"build_type", std::string(build_info::build_type)},
+          {"mpi_version", mpi_version()},
+          {"hdf5_version", hdf5_version()},
+          {"host", host_name()},
+          {"attempt", attempt},
+          {"attempt_started", utc_now()},
+          {"status", std::string("running")}};
+}
+constexpr std::array reported_later{"started", "ended", "message", "complete"};
+
+// A group of equally long columns. Rows wait in memory until flush().
+class Table {
+ public:
+  static Table create(hdf5::Group parent, const std::vector<Column>& columns) {
+    Table table(columns);
+    for (const Column& column : columns) {
+      const auto type = column.type == ColumnType::int64 ? hdf5::ElementType::int64 : hdf5::ElementType::float64;
+      hdf5::Dataset& dataset = table.datasets_.emplace_back(parent.create_dataset(column.name, type));
+      dataset.set_attribute("unit", column.unit);
+      dataset.set_attribute("meaning", column.meaning);
+      dataset.set_attribute("origin", to_string(column.origin));
+    }
+    return table;
+  }
+
+  // Keeps the rows whose step is below `first_step`. A kill in the middle of a flush may have left columns of unequal
+  // length: what is beyond the shortest was never promised and goes, too.
+  static Table reopen(const hdf5::Group& parent, const std::string& where, const std::vector<Column>& columns,
+                      std::int64_t first_step) {
+    std::vector<std::string> names;
+    for (const Column& column : columns) names.push_back(column.name);
+    std::sort(names.begin(), names.end());
+    if (names != parent.members()) {
+      throw Error(ErrorKind::input, where + ": the columns differ from those of this run, so it cannot be continued here");
+    }
+    Table table(columns);
+    for (const Column& column : columns) table.datasets_.push_back(parent.dataset(column.name));
+    std::vector<double> steps = table.datasets_.front().read();
+    for (const hdf5::Dataset& dataset : table.datasets_)
+      steps.resize(std::min(steps.size(), static_cast<std::size_t>(dataset.size())));
+    const auto end = std::lower_bound(steps.begin(), steps.end(), static_cast<double>(first_step));
+    table.written_ = end - steps.begin();
+    if (table.written_ > 0) table.last_step_ = static_cast<std::int64_t>(end[-1]);
+    for (hdf5::Dataset& dataset : table.datasets_) dataset.truncate(table.written_);
+    return table;
+  }
+
+  void add(const std::vector<double>& values) {
+    if (values.size() != columns_.size()) {
+      throw Error(ErrorKind::internal, fmt::format("run file: {} values for {} columns", values.size(), columns_.size()));
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (columns_[i].type == ColumnType::int64 && std::trunc(values[i]) != values[i]) {  // also true for NaN
+        throw Error(ErrorKind::internal,
+                    fmt::format("run file: column '{}' holds whole numbers, not {}", columns_[i].name, values[i]));
+      }
+    }
+    last_step_ = static_cast<std::int64_t>(values.front());
+    for (std::size_t i = 0; i < values.size(); ++i) waiting_[i].push_back(values[i]);
+  }
+
+  void flush() {
+    for (std::size_t i = 0; i < columns_.size(); ++i) datasets_[i].write(written_, waiting_[i]);
+    written_ += rows_waiting();
+    for (std::vector<double>& column : waiting_) column.clear();
+  }
+
+  [[nodiscard]] std::int64_t rows_waiting() const { return static_cast<std::int64_t>(waiting_.front().size()); }
+  [[nodiscard]] std::int64_t last_step() const { return last_step_; }
+
+ private:
+  explicit Table(const std::vector<Column>& columns) : columns_(columns), waiting_(columns.size()) {}
+  std::vector<Column> columns_;  // the first is "step"
+  std::vector<hdf5::Dataset> datasets_;
+  std::vector<std::vector<double>> waiting_;
+  std::int64_t written_ = 0;
+  std::int64_t last_step_ = 0;
+};
+
+template <class T>
+T attribute_or(const hdf5::Object& object, const std::string& name, T otherwise) {
+  const std::optional<OptionValue> value = object.attribute(name);
+  return value && std::holds_alternative<T>(*value) ? std::get<T>(*value) : otherwise;
+}
+
+void require_run_file(const hdf5::File& file, const std::filesystem::path& path) {
+  const auto version = attribute_or<std::int64_t>(file, "schema_version", 0);
+  if (version == run_schema_version && file.contains("steps") && file.contains("validation")) return;
+  throw Error(ErrorKind::input, fmt::format("{}: not a run file of schema version {}", path.string(), run_schema_version));
+}
+
+}  // namespace
+
+class Hdf5Recorder::Writer {
+ public:
+  static Writer create(const std::filesystem::path& path, bool replace, const RunInfo& info) {
+    hdf5::File file(path, replace ? hdf5::Mode::replace : hdf5::Mode::create);
+    file.set_attribute("started", utc_now());
+    Table steps = Table::create(file.create_group("steps"), step_columns(info.diagnostics));
+    Table validation = Table::create(file.create_group("validation"), validation_columns());
+    return {std::move(file), std::move(steps), std::move(validation), 1, info};
+  }
+
+  static Writer reopen(const std::filesystem::path& path, const RunInfo& info) {
+    hdf5::File file(path, hdf5::Mode::modify);
+    require_run_file(file, path);
+    const std::int64_t attempt = attribute_or<std::int64_t>(file, "attempt", 0) + 1;
+    Table steps = Table::reopen(file.group("steps"), path.string() + "/steps", step_columns(info.diagnostics), info.first_step);
+    if (steps.last_step() < info.first_step - 1) {
+      throw Error(ErrorKind::input, fmt::format("{}: ends at step {}, so the run cannot continue in it at step {}", path.string(),
+                                                steps.last_step(), info.first_step));
+    }
+    Table validation =
+        Table::reopen(file.group("validation"), path.string() + "/validation", validation_columns(), info.first_step);
+    for (const char* name : {"complete", "ended", "message"}) file.remove_attribute(name);
+    return {std::move(file), std::move(steps), std::move(validation), attempt, info};
+  }
+
+  ~Writer() {
+    try {
+      if (!ended_ && steps_.rows_waiting() + validation_.rows_waiting() > 0) flush();
+    } catch (const Error&) {  // already reported by the call that failed, or nobody is left to tell
+    }
+  }
+  Writer(Writer&&) = default;
+  Writer& operator=(Writer&&) = delete;
+
+  void step(StepRecord record) {
+    if (record.step <= steps_.last_step()) {
+      throw Error(ErrorKind::internal, fmt::format("run file: step {} recorded after step {}", record.step, steps_.last_step()));
+    }
+    record.attempt = attempt_;
+    steps_.add(step_values(record));
+    unflushed_seconds_ += record.seconds;
+    if (steps_.rows_waiting() >= steps_between_flushes || unflushed_seconds_ >= seconds_between_flushes) flush();
+  }
+
+  void evaluate(const ValidationRecord& record) {
+    validation_.add(validation_values(record));
+    flush();
+  }
+
+  void flush() {
+    steps_.flush();
+    validation_.flush();
+    file_.flush();
+    unflushed_seconds_ = 0;
+  }
+
+  // The marker goes to the file after everything else has.
+  void end(const RunOutcome& outcome) {
+    flush();
+    file_.set_attribute("ended", utc_now());
+    file_.set_attribute("message", outcome.message);
+    file_.set_attribute("status", to_string(outcome.status));
+    file_.flush();
+    if (outcome.status == RunStatus::complete) file_.set_attribute("complete", true);
+    file_.flush();
+    ended_ = true;
+  }
+
+  [[nodiscard]] std::int64_t attempt() const { return attempt_; }
+
+ private:
+  Writer(hdf5::File file, Table steps, Table validation, std::int64_t attempt, const RunInfo& info)
+      : file_(std::move(file)), steps_(std::move(steps)), validation_(std::move(validation)), attempt_(attempt) {
+    const Attributes own = own_attributes(info, attempt);
+    for (const auto& [name, value] : info.attributes) {
+      const auto is_this = [&name = name](const auto& entry) { return entry.first == name; };
+      if (std::any_of(own.begin(), own.end(), is_this) || std::count(reported_later.begin(), reported_later.end(), name) > 0) {
+        throw Error(ErrorKind::internal, fmt::format("run file: attribute '{}' is the recorder's own", name));
+      }
+      file_.set_attribute(name, value);
+    }
+    for (const auto& [name, value] : own) file_.set_attribute(name, value);
+    file_.flush();
+  }
+
+  hdf5::File file_;  // destroyed last: a file closes when nothing in it is open any more
+  Table steps_;
+  Table validation_;
+  std::int64_t attempt_;
+  double unflushed_seconds_ = 0;
+  bool ended_ = false;
+};
+
+Hdf5Recorder::Hdf5Recorder(std::filesystem::path path, ExistingFile existing) : path_(std::move(path)), existing_(existing) {}
+
+Hdf5Recorder::~Hdf5Recorder() = default;
+
+void Hdf5Recorder::begin(const RunInfo& info) {
+  std::error_code error;
+  const bool exists = std::filesystem::exists(path_, error);
+  if (exists && existing_ == ExistingFile::refuse) {
+    throw Error(ErrorKind::usage,
+                path_.string() + ": this run file already exists; overwrite it, continue it or choose another name");
+  }
+  const std::filesystem::path folder = path_.parent_path();
+  if (!folder.empty() && !std::filesystem::create_directories(folder, error) && error) {
+    throw Error(ErrorKind::input, fmt::format("{}: cannot create the folder: {}", folder.string(), error.message()));
+  }
+  writer_ = std::make_unique<Writer>(exists && existing_ == ExistingFile::append
+                                         ? Writer::reopen(path_, info)
+                                         : Writer::create(path_, existing_ == ExistingFile::overwrite, info));
+}
+
+void Hdf5Recorder::step(const StepRecord& record) {
+  writer_->step(record);
+}
+
+void Hdf5Recorder::evaluate(const ValidationRecord& record) {
+  writer_->evaluate(record);
+}
+
+void Hdf5Recorder::flush() {
+  writer_->flush();
+}
+
+void Hdf5Recorder::end(const RunOutcome& outcome) {
+  writer_->end(outcome);
+  writer_.reset();
+}
+
+std::int64_t Hdf5Recorder::attempt() const {
+  return writer_->attempt();
+}
+
+RunFileState read_run_file_state(const std::filesystem::path& path) {
+  const hdf5::File file(path, hdf5::Mode::read);
+  require_run_file(file, path);
+  RunFileState state;
+  state.complete = attribute_or(file, "complete", false);
+  state.status = attribute_or(file, "status", std::string("running"));
+  state.attempt = attribute_or<std::int64_t>(file, "attempt", 1);
+  state.planned_steps = attribute_or<std::int64_t>(file, "planned_steps", 0);
+  const hdf5::Group group = file.group("steps");
+  const std::vector<double> steps = group.dataset("step").read();
+  const std::vector<double> losses = group.dataset("loss").read();
+  if (const std::size_t rows = std::min(steps.size(), losses.size()); rows > 0) {
+    state.last_step = static_cast<std::int64_t>(steps[rows - 1]);
+    state.last_loss = losses[rows - 1];
+  }
+  return state;
+}
+
+}  // namespace scape

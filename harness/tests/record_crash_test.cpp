@@ -1,0 +1,149 @@
+// Killed writers and full disks, in child processes: the file must open and hold every step up to the last flush.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "record/hdf5.hpp"
+#include "record/hdf5_recorder.hpp"
+#include "record_support.hpp"
+#include "scape/error.hpp"
+#include "scape/rng.hpp"
+
+namespace scape {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::sample_info;
+using testing::sample_step;
+using testing::TemporaryFolder;
+
+// Runs `body` in a child process; its result is the child's exit status.
+template <class Body>
+pid_t start(Body body) {
+  const pid_t child = fork();
+  if (child == 0) std::exit(body());  // with the exit handlers of HDF5
+  return child;
+}
+
+int status_of(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+// Number of recorded steps; every column of each row has the value that was recorded.
+std::int64_t check_rows(const std::filesystem::path& path) {
+  const hdf5::File file(path, hdf5::Mode::read);
+  const hdf5::Group group = file.group("steps");
+  std::vector<std::vector<double>> columns;
+  std::size_t rows = SIZE_MAX;
+  const std::vector<Column> schema = step_columns(sample_info().diagnostics);
+  for (const Column& column : schema) {
+    columns.push_back(group.dataset(column.name).read());
+    rows = std::min(rows, columns.back().size());
+  }
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::vector<double> expected = step_values(sample_step(static_cast<std::int64_t>(row) + 1));
+    for (std::size_t i = 0; i < schema.size(); ++i) {
+      EXPECT_THAT(columns[i][row], ::testing::NanSensitiveDoubleEq(expected[i])) << schema[i].name << ", row " << row;
+    }
+  }
+  return static_cast<std::int64_t>(rows);
+}
+
+// Records without end; `after` is called after each step.
+template <class After>
+[[noreturn]] void record_forever(const std::filesystem::path& path, After after) {
+  Hdf5Recorder recorder(path);
+  recorder.begin(sample_info());
+  for (std::int64_t step = 1;; ++step) {
+    recorder.step(sample_step(step));
+    after(step);
+  }
+}
+
+TEST(KilledRun, KeepsEveryStepUpToTheLastFlush) {
+  const TemporaryFolder folder;
+  Rng random(20240701);
+  for (int trial = 0; trial < 8; ++trial) {
+    const auto last = static_cast<std::int64_t>(1 + random.below(600));
+    const auto path = folder / fmt::format("{}.h5", trial);
+    const pid_t child = start([&]() -> int {
+      record_forever(path, [=](std::int64_t step) {
+        if (step == last) std::raise(SIGKILL);
+      });
+    });
+    ASSERT_EQ(WTERMSIG(status_of(child)), SIGKILL);
+    EXPECT_EQ(check_rows(path), last - last % Hdf5Recorder::steps_between_flushes);
+    EXPECT_EQ(read_run_file_state(path).status, "running");
+  }
+}
+
+// Killed from outside, wherever the writer is just then, inside a flush too; then continued.
+TEST(KilledRun, KilledAtAnyMomentOpensAndCanBeContinued) {
+  const TemporaryFolder folder;
+  Rng random(42);
+  for (int trial = 0; trial < 8; ++trial) {
+    const auto path = folder / fmt::format("{}.h5", trial);
+    int pipe_ends[2];
+    ASSERT_EQ(pipe(pipe_ends), 0);
+    const pid_t child = start([&]() -> int {
+      record_forever(path, [&](std::int64_t /*step*/) {
+        if (::write(pipe_ends[1], "s", 1) != 1) std::exit(1);
+      });
+    });
+    const auto wanted = static_cast<std::int64_t>(1 + random.below(700));
+    std::int64_t seen = 0;
+    for (char byte = 0; seen < wanted && ::read(pipe_ends[0], &byte, 1) == 1;) ++seen;
+    kill(child, SIGKILL);
+    ASSERT_EQ(WTERMSIG(status_of(child)), SIGKILL);
+    close(pipe_ends[0]);
+    close(pipe_ends[1]);
+    const std::int64_t rows = check_rows(path);
+    EXPECT_GT(rows, seen - Hdf5Recorder::steps_between_flushes);
+
+    RunInfo info = sample_info();
+    info.first_step = rows + 1;
+    Hdf5Recorder recorder(path, ExistingFile::append);
+    recorder.begin(info);
+    recorder.step(sample_step(rows + 1));
+    recorder.end({});
+    EXPECT_EQ(read_run_file_state(path).last_step, rows + 1);
+  }
+}
+
+TEST(FullDisk, IsAnErrorThatNamesTheFileAndLeavesAReadableOne) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run.h5";
+  const auto message = folder / "message";
+  for (const rlim_t limit : {rlim_t{1024}, rlim_t{400} << 10}) {
+    std::filesystem::remove(path);
+    const pid_t child = start([&]() -> int {
+      std::signal(SIGXFSZ, SIG_IGN);
+      const rlimit file_size{limit, limit};
+      setrlimit(RLIMIT_FSIZE, &file_size);
+      Hdf5Recorder recorder(path);
+      bool begun = false;
+      try {
+        recorder.begin(sample_info());
+        begun = true;
+        for (std::int64_t step = 1; step <= 100000; ++step) recorder.step(sample_step(step));
+      } catch (const Error& error) {
+        const bool named = std::string(error.what()).starts_with(path.string()) &&
+                           std::string(error.what()).find("File too large") != std::string::npos;
+        if (!named) fmt::print(stderr, "{}\n", error.what());
+        return error.kind() == ErrorKind::input && named && begun == (limit > 1024) ? 0 : 2;
+      }
+      return 1;
+    });
+    EXPECT_EQ(status_of(child), 0) << limit;
+  }
+  EXPECT_GE(check_rows(path), Hdf5Recorder::steps_between_flushes);
+}
+
+}  // namespace
+}  // namespace scape

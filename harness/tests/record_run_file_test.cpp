@@ -1,0 +1,280 @@
+// Run files: what is written can be read, what cannot be written is said, and a resumed run has every step once.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "record/hdf5.hpp"
+#include "record/hdf5_recorder.hpp"
+#include "record_support.hpp"
+#include "scape/error.hpp"
+
+namespace scape {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::sample_info;
+using testing::sample_step;
+using testing::TemporaryFolder;
+
+std::vector<double> column(const std::filesystem::path& path, const std::string& group, const std::string& name) {
+  return hdf5::File(path, hdf5::Mode::read).group(group).dataset(name).read();
+}
+
+std::optional<OptionValue> attribute(const std::filesystem::path& path, const std::string& name) {
+  return hdf5::File(path, hdf5::Mode::read).attribute(name);
+}
+
+template <class Call>
+std::string error_of(ErrorKind kind, Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("\n")));
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+void record_steps(Recorder& recorder, std::int64_t first, std::int64_t last) {
+  for (std::int64_t step = first; step <= last; ++step) recorder.step(sample_step(step));
+}
+
+TEST(RunFile, HoldsEveryValueUnderItsColumn) {
+  const TemporaryFolder folder;
+  const auto path = folder / "new/folders/run.h5";
+  Hdf5Recorder recorder(path);
+  recorder.begin(sample_info());
+  EXPECT_EQ(attribute(path, "status"), OptionValue(std::string("running")));
+  EXPECT_EQ(attribute(path, "complete"), std::nullopt);
+  record_steps(recorder, 1, 30);
+  recorder.evaluate({.step = 30, .tokens = 30720, .loss = 2.5, .seconds = 0.75});
+  recorder.end({});
+
+  for (std::int64_t i = 0; i < 30; ++i) {
+    const auto t = static_cast<double>(i + 1);
+    const auto at = [&](const char* name) { return column(path, "steps", name)[static_cast<std::size_t>(i)]; };
+    EXPECT_EQ(at("step"), t);
+    EXPECT_EQ(at("loss"), 5 / t);
+    EXPECT_EQ(at("skipped"), i % 10 == 9 ? 1 : 0);
+    EXPECT_EQ(at("communication_seconds"), 0.125);
+    EXPECT_EQ(at("all_reduce_payload_bytes"), 1000 * t);
+    EXPECT_EQ(at("all_gather_wire_bytes"), 7.5 * t);
+    EXPECT_EQ(at("wire_bytes"), 1508 * t);
+    EXPECT_EQ(at("collective_calls"), 3);
+    EXPECT_EQ(at("backlog"), 2 * t);
+    EXPECT_TRUE(std::isnan(at("residual_norm")));
+  }
+  EXPECT_THAT(column(path, "validation", "loss"), ElementsAre(2.5));
+  EXPECT_EQ(attribute(path, "density"), OptionValue(0.01));
+  EXPECT_EQ(attribute(path, "seed"), OptionValue(std::int64_t{7}));
+  EXPECT_EQ(attribute(path, "overlap"), OptionValue(false));
+  EXPECT_EQ(attribute(path, "oversubscribed"), OptionValue(true));
+  EXPECT_EQ(attribute(path, "complete"), OptionValue(true));
+
+  const RunFileState state = read_run_file_state(path);
+  EXPECT_TRUE(state.complete);
+  EXPECT_EQ(state.status, "complete");
+  EXPECT_EQ(state.last_step, 30);
+  EXPECT_EQ(state.last_loss, 5.0 / 30);
+  EXPECT_EQ(state.planned_steps, 100);
+}
+
+TEST(RunFile, StoppedAndFailedRunsAreNotComplete) {
+  const TemporaryFolder folder;
+  for (const RunStatus status : {RunStatus::stopped, RunStatus::failed}) {
+    const auto path = folder / to_string(status);
+    Hdf5Recorder recorder(path);
+    recorder.begin(sample_info());
+    record_steps(recorder, 1, 3);
+    recorder.end({status, "because"});
+    EXPECT_EQ(attribute(path, "status"), OptionValue(to_string(status)));
+    EXPECT_EQ(attribute(path, "message"), OptionValue(std::string("because")));
+    EXPECT_EQ(attribute(path, "complete"), std::nullopt);
+    EXPECT_EQ(read_run_file_state(path).last_step, 3);
+  }
+}
+
+TEST(RunFile, AbandonedRecorderLeavesItsRows) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run.h5";
+  {
+    Hdf5Recorder recorder(path);
+    recorder.begin(sample_info());
+    record_steps(recorder, 1, 7);
+  }
+  EXPECT_EQ(column(path, "steps", "step").size(), 7U);
+  EXPECT_EQ(read_run_file_state(path).status, "running");
+}
+
+TEST(RunFile, IsNotOverwrittenUnlessAsked) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run.h5";
+  const auto run = [&](ExistingFile existing, std::int64_t steps) {
+    Hdf5Recorder recorder(path, existing);
+    recorder.begin(sample_info());
+    record_steps(recorder, 1, steps);
+    recorder.end({});
+  };
+  run(ExistingFile::refuse, 5);
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { run(ExistingFile::refuse, 2); }),
+              AllOf(HasSubstr(path.string()), HasSubstr("exists")));
+  EXPECT_EQ(column(path, "steps", "step").size(), 5U);
+  run(ExistingFile::overwrite, 2);
+  EXPECT_EQ(column(path, "steps", "step").size(), 2U);
+  EXPECT_EQ(attribute(path, "attempt"), OptionValue(std::int64_t{1}));
+}
+
+// Crash at step 17 with a checkpoint at 10: each step once, strictly rising, with the number of the attempt that made it.
+TEST(RunFile, ResumedRunHasEachStepOnce) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run.h5";
+  {
+    Hdf5Recorder recorder(path);
+    recorder.begin(sample_info());
+    record_steps(recorder, 1, 10);
+    recorder.evaluate({.step = 10, .loss = 3});
+    record_steps(recorder, 11, 17);
+    recorder.evaluate({.step = 17, .loss = 4});
+    recorder.end({RunStatus::stopped, "signal 15"});
+  }
+  RunInfo info = sample_info();
+  info.first_step = 11;
+  info.ranks = 2;
+  Hdf5Recorder recorder(path, ExistingFile::append);
+  recorder.begin(info);
+  EXPECT_EQ(recorder.attempt(), 2);
+  EXPECT_EQ(attribute(path, "status"), OptionValue(std::string("running")));
+  EXPECT_EQ(attribute(path, "message"), std::nullopt);
+  record_steps(recorder, 11, 20);
+  recorder.evaluate({.step = 20, .loss = 2});
+  recorder.end({});
+
+  std::vector<double> steps(20);
+  std::vector<double> attempts(20, 1);
+  for (std::size_t i = 0; i < 20; ++i) steps[i] = static_cast<double>(i + 1);
+  std::fill(attempts.begin() + 10, attempts.end(), 2);
+  EXPECT_EQ(column(path, "steps", "step"), steps);
+  EXPECT_EQ(column(path, "steps", "attempt"), attempts);
+  EXPECT_EQ(column(path, "steps", "loss")[16], 5.0 / 17);
+  EXPECT_THAT(column(path, "validation", "step"), ElementsAre(10, 20));
+  EXPECT_EQ(attribute(path, "attempt"), OptionValue(std::int64_t{2}));
+  EXPECT_EQ(attribute(path, "ranks"), OptionValue(std::int64_t{2}));
+  EXPECT_TRUE(read_run_file_state(path).complete);
+}
+
+TEST(RunFile, AppendCreatesAMissingFileAndRefusesAGap) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run.h5";
+  {
+    Hdf5Recorder recorder(path, ExistingFile::append);
+    recorder.begin(sample_info());
+    record_steps(recorder, 1, 5);
+    recorder.end({RunStatus::stopped, ""});
+  }
+  RunInfo info = sample_info();
+  info.first_step = 9;
+  const auto reopen = [&] { Hdf5Recorder(path, ExistingFile::append).begin(info); };
+  EXPECT_THAT(error_of(ErrorKind::input, reopen),
+              AllOf(HasSubstr(path.string()), HasSubstr("ends at step 5"), HasSubstr("step 9")));
+  info.first_step = 6;
+  info.diagnostics.clear();
+  EXPECT_THAT(error_of(ErrorKind::input, reopen), HasSubstr("columns differ"));
+  EXPECT_EQ(read_run_file_state(path).status, "stopped");
+  EXPECT_EQ(read_run_file_state(path).attempt, 1);
+}
+
+TEST(RunFile, RefusesRowsThatCannotBeMeant) {
+  const TemporaryFolder folder;
+  Hdf5Recorder recorder(folder / "run.h5");
+  recorder.begin(sample_info());
+  recorder.step(sample_step(4));
+  EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.step(sample_step(4)); }), HasSubstr("step 4 recorded after step 4"));
+  StepRecord record = sample_step(5);
+  record.diagnostics.clear();
+  EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.step(record); }), HasSubstr("columns"));
+  RunInfo info = sample_info();
+  info.attributes.emplace_back("status", std::string("mine"));
+  EXPECT_THAT(error_of(ErrorKind::internal, [&] { Hdf5Recorder(folder / "other.h5").begin(info); }), HasSubstr("'status'"));
+}
+
+TEST(RunFile, NamesWhatCannotBeWrittenOrRead) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "text") << "not HDF5";
+  const auto begin = [](const std::filesystem::path& path, ExistingFile existing = ExistingFile::refuse) {
+    return error_of(ErrorKind::input, [&] { Hdf5Recorder(path, existing).begin(sample_info()); });
+  };
+  EXPECT_THAT(begin(folder / "text/run.h5"), HasSubstr("text: cannot create the folder: Not a directory"));
+  EXPECT_THAT(begin("/proc/run.h5"), HasSubstr("/proc/run.h5: cannot create the file: "));
+  EXPECT_THAT(begin("/dev/full", ExistingFile::overwrite), HasSubstr("/dev/full: cannot "));
+  EXPECT_THAT(begin(folder / "text", ExistingFile::append),
+              HasSubstr("text: cannot open the file for writing: file signature not found"));
+  const auto state = [&](const std::string& name) {
+    return error_of(ErrorKind::input, [&] { static_cast<void>(read_run_file_state(folder / name)); });
+  };
+  EXPECT_THAT(state("missing"), HasSubstr("missing: cannot open the file: No such file or directory"));
+  EXPECT_THAT(state("text"), HasSubstr("file signature not found"));
+  { hdf5::File(folder / "foreign", hdf5::Mode::create).set_attribute("schema_version", std::int64_t{99}); }
+  EXPECT_THAT(state("foreign"), HasSubstr("not a run file of schema version 1"));
+}
+
+// results/README.md prints the schema; when this fails, its table is to become what is expected here.
+TEST(RunFile, ReadmeShowsTheColumnsThatAreWritten) {
+  std::ifstream file(RESULTS_README);
+  std::stringstream readme;
+  readme << file.rdbuf();
+  const auto table = [](const std::vector<Column>& columns) {
+    std::string text = "| column | type | unit | origin | meaning |\n|---|---|---|---|---|\n";
+    for (const Column& c : columns) {
+      text += fmt::format("| {} | {} | {} | {} | {} |\n", c.name, to_string(c.type), c.unit, to_string(c.origin), c.meaning);
+    }
+    return text + "\n";  // an empty line: the table has no further rows
+  };
+  EXPECT_THAT(readme.str(), HasSubstr(table(step_columns())));
+  EXPECT_THAT(readme.str(), HasSubstr(table(validation_columns())));
+  EXPECT_THAT(readme.str(), HasSubstr(fmt::format("Schema version {}.", run_schema_version)));
+}
+
+TEST(Columns, HaveDistinctNames) {
+  std::vector<std::string> names;
+  for (const Column& c : step_columns()) names.push_back(c.name);
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+}
+
+class Counting final : public Recorder {
+ public:
+  Counting(int& ends, bool throws) : ends_(ends), throws_(throws) {}
+  void begin(const RunInfo& /*info*/) override {}
+  void step(const StepRecord& /*record*/) override {}
+  void evaluate(const ValidationRecord& /*record*/) override {}
+  void end(const RunOutcome& /*outcome*/) override {
+    ++ends_;
+    if (throws_) throw Error(ErrorKind::input, "disk full");
+  }
+
+ private:
+  int& ends_;
+  bool throws_;
+};
+
+TEST(TeeRecorder, EndsAllEvenIfOneThrows) {
+  int ends = 0;
+  std::vector<std::unique_ptr<Recorder>> recorders;
+  recorders.push_back(std::make_unique<Counting>(ends, true));
+  recorders.push_back(std::make_unique<Counting>(ends, false));
+  TeeRecorder tee(std::move(recorders));
+  EXPECT_EQ(error_of(ErrorKind::input, [&] { tee.end({}); }), "disk full");
+  EXPECT_EQ(ends, 2);
+}
+
+}  // namespace
+}  // namespace scape

@@ -1,0 +1,54 @@
+// Records whose every value follows from the step number, and a folder that goes away, for the tests of the recorders.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "record/recorder.hpp"
+
+namespace scape::testing {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "scape-record-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  [[nodiscard]] std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline RunInfo sample_info() {
+  return {.name = "sample",
+          .command_line = "scape train --set optimizer=scape",
+          .ranks = 4,
+          .oversubscribed = true,
+          .planned_steps = 100,
+          .tokens_per_step = 1024,
+          .first_step = 1,
+          .attributes = {{"optimizer", std::string("scape")}, {"density", 0.01}, {"seed", std::int64_t{7}}, {"overlap", false}},
+          .diagnostics = {{"backlog", "step", "mean number of steps since a coordinate was last sent"}}};
+}
+
+inline StepRecord sample_step(std::int64_t step) {
+  const auto t = static_cast<double>(step);
+  StepRecord record{.step = step, .tokens = 1024 * step, .loss = 5 / t, .learning_rate = 1e-3, .seconds = 0.5};
+  record.result.gradient_norm = t;
+  record.result.density = 0.01;  // mask_overlap and residual_norm stay unavailable
+  record.result.applied = step % 10 != 0;
+  record.phase_seconds = {0.01, 0.25, 0.05, 0.125, 0.02};
+  record.traffic[Collective::all_reduce] = {2, 1000 * step, 1500.5 * t, 0.1};
+  record.traffic[Collective::all_gather] = {1, 10 * step, 7.5 * t, 0.2};
+  record.expected_wire_bytes = 1508 * t;
+  record.diagnostics = {2 * t};
+  return record;
+}
+
+}  // namespace scape::testing
