@@ -108,7 +108,8 @@ void OptionTable::add_choice(std::string name, std::string help, std::vector<std
     assign(static_cast<std::size_t>(found - names.begin()));
     return true;
   };
-  insert({std::move(name), std::move(help), accepts, set, [names, current = std::move(current)] { return OptionValue(names.at(current())); }});
+  insert({std::move(name), std::move(help), accepts, set,
+          [names, current = std::move(current)] { return OptionValue(names.at(current())); }});
 }
 
 bool OptionTable::contains(std::string_view name) const {
@@ -121,12 +122,14 @@ void OptionTable::set(const Setting& setting) {
     names.push_back(option.name);
     if (option.name != setting.name) continue;
     if (!option.set(setting.text)) {
-      throw Error(ErrorKind::usage, setting.origin + ": " + setting.name + " = '" + setting.text + "' is not accepted; give " + option.accepts);
+      throw Error(ErrorKind::usage,
+                  setting.origin + ": " + setting.name + " = '" + setting.text + "' is not accepted; give " + option.accepts);
     }
     option.given = true;
     return;
   }
-  throw Error(ErrorKind::usage, setting.origin + ": unknown option '" + setting.name + "'; did you mean '" + nearest_name(setting.name, names) + "'?");
+  throw Error(ErrorKind::usage, setting.origin + ": unknown option '" + setting.name + "'; did you mean '" +
+                                    nearest_name(setting.name, names) + "'?");
 }
 
 std::string to_string(const OptionValue& value) {

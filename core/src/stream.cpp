@@ -64,7 +64,8 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
 
 void zero_bytes(void* data, Device device, std::size_t bytes, const Stream& stream) {
   if (bytes == 0) return;
-  require(stream.device().kind == device.kind, ErrorKind::internal, "zero: the stream is on another kind of device than the memory");
+  require(stream.device().kind == device.kind, ErrorKind::internal,
+          "zero: the stream is on another kind of device than the memory");
   backend(device.kind).zero(data, bytes, stream_backend(stream));
 }
 

@@ -30,11 +30,12 @@ class Span {
   Span() = default;
   Span(T* data, std::int64_t size, Device device) : data_(data), size_(size), device_(device) {}
   /// Host memory.
-  Span(std::span<T> host) : data_(host.data()), size_(static_cast<std::int64_t>(host.size())) {}  // NOLINT(google-explicit-constructor)
+  Span(std::span<T> host)
+      : data_(host.data()), size_(static_cast<std::int64_t>(host.size())) {}  // NOLINT(google-explicit-constructor)
   /// Span<T> to Span<const T>.
   template <class U>
-    requires(std::is_same_v<const U, T> && !std::is_const_v<U>)
-  Span(Span<U> other) : data_(other.data()), size_(other.size()), device_(other.device()) {}  // NOLINT(google-explicit-constructor)
+  requires(std::is_same_v<const U, T> && !std::is_const_v<U>) Span(Span<U> other)
+      : data_(other.data()), size_(other.size()), device_(other.device()) {}  // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] T* data() const noexcept { return data_; }
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
@@ -88,8 +89,8 @@ class OwnedMemory {
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
   [[nodiscard]] Device device() const noexcept { return Pinned ? cpu_device : device_; }
   [[nodiscard]] Span<T> span() const noexcept { return {data_, size_, device()}; }
-  operator Span<T>() const noexcept { return span(); }              // NOLINT(google-explicit-constructor)
-  operator Span<const T>() const noexcept { return span(); }        // NOLINT(google-explicit-constructor)
+  operator Span<T>() const noexcept { return span(); }        // NOLINT(google-explicit-constructor)
+  operator Span<const T>() const noexcept { return span(); }  // NOLINT(google-explicit-constructor)
   [[nodiscard]] std::span<T> host() const { return span().host(); }
 
  private:
@@ -117,6 +118,15 @@ template <class T>
 void copy(Span<T> to, std::type_identity_t<Span<const T>> from, const Stream& stream) {
   require(to.size() == from.size(), ErrorKind::internal, "copy: spans differ in size");
   detail::copy_bytes(to.data(), to.device(), from.data(), from.device(), static_cast<std::size_t>(to.size_bytes()), stream);
+}
+
+/// The value of a one-element span; waits for the stream.
+template <class T>
+std::remove_const_t<T> read(Span<T> value, const Stream& stream) {
+  std::remove_const_t<T> result{};
+  copy(Span<std::remove_const_t<T>>(std::span(&result, 1)), value, stream);
+  stream.synchronize();
+  return result;
 }
 
 /// Sets every byte to zero, ordered on `stream`.

@@ -64,7 +64,8 @@ class Transport {
   virtual void all_reduce(void* data, std::int64_t count, DType type, ReduceOp op, const Stream& stream) = 0;
   virtual void reduce_scatter_v(const void* input, void* output, std::span<const std::int64_t> counts, DType type, ReduceOp op,
                                 const Stream& stream) = 0;
-  virtual void all_gather_v(const void* mine, void* all, std::span<const std::int64_t> counts, DType type, const Stream& stream) = 0;
+  virtual void all_gather_v(const void* mine, void* all, std::span<const std::int64_t> counts, DType type,
+                            const Stream& stream) = 0;
   virtual void all_to_all_v(const void* send, std::span<const std::int64_t> send_counts, void* receive,
                             std::span<const std::int64_t> receive_counts, DType type, const Stream& stream) = 0;
   virtual void broadcast(void* data, std::int64_t count, DType type, int root, const Stream& stream) = 0;
@@ -89,8 +90,8 @@ class Communicator {
 
   /// input [sum of counts] on every rank; output [counts[rank()]] ← this rank's block of the reduction.
   template <class T>
-  void reduce_scatter_v(std::type_identity_t<Span<const T>> input, Span<T> output, std::span<const std::int64_t> counts, ReduceOp op,
-                        const Stream& stream) {
+  void reduce_scatter_v(std::type_identity_t<Span<const T>> input, Span<T> output, std::span<const std::int64_t> counts,
+                        ReduceOp op, const Stream& stream) {
     check_counts("reduce_scatter_v", counts, input.size(), output.size());
     timed(Collective::reduce_scatter, input.size_bytes(), stream,
           [&] { transport_->reduce_scatter_v(input.data(), output.data(), counts, DTypeOf<T>::value, op, stream); });
@@ -98,7 +99,8 @@ class Communicator {
 
   /// mine [counts[rank()]]; all [sum of counts] ← the ranks' parts in rank order. `mine` may be its own place inside `all`.
   template <class T>
-  void all_gather_v(std::type_identity_t<Span<const T>> mine, Span<T> all, std::span<const std::int64_t> counts, const Stream& stream) {
+  void all_gather_v(std::type_identity_t<Span<const T>> mine, Span<T> all, std::span<const std::int64_t> counts,
+                    const Stream& stream) {
     check_counts("all_gather_v", counts, all.size(), mine.size());
     timed(Collective::all_gather, all.size_bytes(), stream,
           [&] { transport_->all_gather_v(mine.data(), all.data(), counts, DTypeOf<T>::value, stream); });

@@ -31,7 +31,8 @@ class UpdateKernels {
  public:
   virtual ~UpdateKernels() = default;
   /// All spans [n].
-  virtual void adamw(Span<float> theta, Span<float> m, Span<float> v, Span<const float> g, const AdamStep& step, const Stream& stream) const = 0;
+  virtual void adamw(Span<float> theta, Span<float> m, Span<float> v, Span<const float> g, const AdamStep& step,
+                     const Stream& stream) const = 0;
   virtual void adams(Span<float> theta, Span<float> m, Span<const float> g, const AdamStep& step, const Stream& stream) const = 0;
   /// result [1] ← Σ x², in double. Not finite exactly when an element is not: squares of floats cannot overflow a double.
   virtual void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const = 0;
@@ -53,7 +54,9 @@ struct MaskView {
   std::int64_t size = 0;             // coordinates
   std::int64_t count = 0;            // set bits
 };
-constexpr std::int64_t mask_words(std::int64_t size) { return (size + MaskView::word_bits - 1) / MaskView::word_bits; }
+constexpr std::int64_t mask_words(std::int64_t size) {
+  return (size + MaskView::word_bits - 1) / MaskView::word_bits;
+}
 constexpr std::int64_t mask_blocks(std::int64_t size) {
   return (mask_words(size) + MaskView::block_words - 1) / MaskView::block_words;
 }
@@ -64,13 +67,15 @@ class SparseKernels {
 
   /// Sets the bits first + i of the k elements x[i] of largest magnitude; among equal magnitudes the lower index wins. Other
   /// bits stay. 0 ≤ k ≤ x.size(). x must be free of NaN (callers see it in a sum of squares).
-  virtual void top_k(Span<const float> x, std::int64_t k, Span<std::uint64_t> words, std::int64_t first, const Stream& stream) const = 0;
+  virtual void top_k(Span<const float> x, std::int64_t k, Span<std::uint64_t> words, std::int64_t first,
+                     const Stream& stream) const = 0;
   /// Sets the bits of `range`; other bits stay.
   virtual void set_range(Span<std::uint64_t> words, Range range, const Stream& stream) const = 0;
   /// offsets [blocks] ← set bits before each block of MaskView::block_words words.
   virtual void index_mask(Span<const std::uint64_t> words, Span<std::int64_t> offsets, const Stream& stream) const = 0;
   /// result [1] ← number of bits set in both. Equal sizes.
-  virtual void count_common(Span<const std::uint64_t> a, Span<const std::uint64_t> b, Span<std::int64_t> result, const Stream& stream) const = 0;
+  virtual void count_common(Span<const std::uint64_t> a, Span<const std::uint64_t> b, Span<std::int64_t> result,
+                            const Stream& stream) const = 0;
 
   /// packed [mask.count] ← x [mask.size] on the mask, in order of the coordinates.
   virtual void pack(Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const = 0;
@@ -79,13 +84,15 @@ class SparseKernels {
   /// indices [mask.count] ← the coordinates of the mask, ascending. mask.size ≤ 2^32.
   virtual void indices(const MaskView& mask, Span<std::uint32_t> indices, const Stream& stream) const = 0;
   /// x[indices[i]] += values[i] / divisor, for i in order; indices are distinct.
-  virtual void scatter_add(Span<const std::uint32_t> indices, Span<const float> values, float divisor, Span<float> x, const Stream& stream) const = 0;
+  virtual void scatter_add(Span<const std::uint32_t> indices, Span<const float> values, float divisor, Span<float> x,
+                           const Stream& stream) const = 0;
 
   /// SCAPE step 1: g [n] ← c = β1 m + (1−β1) g + e, all [n]. sum [1] ← Σ c² in double: not finite exactly when a c is not.
-  virtual void candidate(Span<float> g, Span<const float> m, Span<const float> e, float beta1, Span<double> sum, const Stream& stream) const = 0;
+  virtual void candidate(Span<float> g, Span<const float> m, Span<const float> e, float beta1, Span<double> sum,
+                         const Stream& stream) const = 0;
   /// SCAPE step 5. packed [mask.count]: b → ĝ = (b/divisor − β1 m)/(1−β1) on the mask. sum [1] ← Σ ĝ².
-  virtual void recover_gradient(Span<float> packed, Span<const float> m, const MaskView& mask, float divisor, float beta1, Span<double> sum,
-                                const Stream& stream) const = 0;
+  virtual void recover_gradient(Span<float> packed, Span<const float> m, const MaskView& mask, float divisor, float beta1,
+                                Span<double> sum, const Stream& stream) const = 0;
   /// SCAPE steps 2, 5, 6 for the coordinates of `range`. On the mask: AdamS with the packed ĝ · step.gradient_scale, e ← 0.
   /// Off it: θ ← (1−ηλ) θ, m ← 0, e ← c. All of θ, m, e, c are [mask.size].
   virtual void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,

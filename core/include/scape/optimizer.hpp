@@ -45,11 +45,11 @@ inline constexpr double not_available = std::numeric_limits<double>::quiet_NaN()
 
 /// What a step did. Values that a method does not have are NaN.
 struct StepResult {
-  bool applied = true;                    // false: a rank had a non-finite gradient, all ranks refused, no state changed
-  double gradient_norm = not_available;   // the global norm used for clipping, before clipping
-  double density = not_available;         // fraction of the coordinates that this step communicated
-  double mask_overlap = not_available;    // |M_t ∩ M_{t−1}| / |M_t|
-  double residual_norm = not_available;   // this rank's error-feedback residual after the step
+  bool applied = true;                   // false: a rank had a non-finite gradient, all ranks refused, no state changed
+  double gradient_norm = not_available;  // the global norm used for clipping, before clipping
+  double density = not_available;        // fraction of the coordinates that this step communicated
+  double mask_overlap = not_available;   // |M_t ∩ M_{t−1}| / |M_t|
+  double residual_norm = not_available;  // this rank's error-feedback residual after the step
 };
 
 /// How a piece of state relates to the ranks; decides how a checkpoint treats it.
@@ -93,8 +93,8 @@ class GradientSync {
   [[nodiscard]] virtual bool reduce(const StepContext& context) = 0;
   [[nodiscard]] virtual std::vector<StateEntry> state() { return {}; }
   [[nodiscard]] virtual double expected_wire_bytes(std::int64_t step) const = 0;
-  /// Diagnostics of the last reduce(); NaN for a method that has none.
-  [[nodiscard]] virtual double density(std::int64_t) const { return 1; }
+  /// Diagnostics of the last reduce(): the fraction of the coordinates that this rank communicated, and its residual's norm.
+  [[nodiscard]] virtual double density() const { return 1; }
   [[nodiscard]] virtual double residual_norm() const { return not_available; }
 };
 
@@ -117,13 +117,17 @@ struct CommonOptions {
   void declare(OptionTable& table);
 };
 
+/// λ for tensors of this role: only matrices decay.
+[[nodiscard]] float weight_decay_of(TensorRole role, const CommonOptions& options);
+
 /// min(1, clip_norm / norm); 1 when clipping is off (clip_norm 0).
 [[nodiscard]] double clip_coefficient(double norm, double clip_norm);
 
 /// sync, then clip by global norm, then rule.
 class Composed final : public Optimizer {
  public:
-  Composed(std::unique_ptr<GradientSync> sync, std::unique_ptr<UpdateRule> rule, const CommonOptions& options, const MethodContext& context);
+  Composed(std::unique_ptr<GradientSync> sync, std::unique_ptr<UpdateRule> rule, const CommonOptions& options,
+           const MethodContext& context);
   void gradients_ready(const StepContext& context, Range range) override { sync_->gradients_ready(context, range); }
   StepResult step(const StepContext& context) override;
   [[nodiscard]] std::vector<StateEntry> state() override;

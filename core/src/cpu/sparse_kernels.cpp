@@ -40,7 +40,7 @@ Threshold select(const float* x, std::int64_t n, std::int64_t k) {
   std::uint32_t prefix = 0;    // digits known so far
   std::uint32_t known = 0;     // their bits
   std::int64_t remaining = k;  // rank of the threshold among the elements that share the prefix
-  for (const auto [shift, digits] : {std::pair{20, 2048}, std::pair{10, 1024}, std::pair{0, 1024}}) {
+  for (const auto& [shift, digits] : {std::pair{20, 2048}, std::pair{10, 1024}, std::pair{0, 1024}}) {
     std::array<std::int64_t, 2048> histogram{};
     for (std::int64_t i = 0; i < n; ++i) {
       const std::uint32_t value = magnitude(x[i]);
@@ -67,7 +67,8 @@ void for_each_set(const std::uint64_t* words, std::int64_t size, Visit visit) {
 
 class CpuSparseKernels final : public SparseKernels {
  public:
-  void top_k(Span<const float> x, std::int64_t k, Span<std::uint64_t> words, std::int64_t first, const Stream& stream) const override {
+  void top_k(Span<const float> x, std::int64_t k, Span<std::uint64_t> words, std::int64_t first,
+             const Stream& stream) const override {
     require(k >= 0 && k <= x.size(), ErrorKind::internal, "top_k: k outside 0 … n");
     require(first >= 0 && first + x.size() <= words.size() * word_bits, ErrorKind::internal, "top_k: the mask is too small");
     if (k == 0) return;
@@ -111,7 +112,8 @@ class CpuSparseKernels final : public SparseKernels {
     });
   }
 
-  void count_common(Span<const std::uint64_t> a, Span<const std::uint64_t> b, Span<std::int64_t> result, const Stream& stream) const override {
+  void count_common(Span<const std::uint64_t> a, Span<const std::uint64_t> b, Span<std::int64_t> result,
+                    const Stream& stream) const override {
     require(a.size() == b.size(), ErrorKind::internal, "count_common: masks differ in size");
     stream.enqueue([=] {
       std::int64_t count = 0;
@@ -153,14 +155,16 @@ class CpuSparseKernels final : public SparseKernels {
     });
   }
 
-  void scatter_add(Span<const std::uint32_t> indices, Span<const float> values, float divisor, Span<float> x, const Stream& stream) const override {
+  void scatter_add(Span<const std::uint32_t> indices, Span<const float> values, float divisor, Span<float> x,
+                   const Stream& stream) const override {
     require(indices.size() == values.size(), ErrorKind::internal, "scatter_add: spans differ in size");
     stream.enqueue([=] {
       for (std::int64_t i = 0; i < indices.size(); ++i) x.data()[indices.data()[i]] += values.data()[i] / divisor;
     });
   }
 
-  void candidate(Span<float> g, Span<const float> m, Span<const float> e, float beta1, Span<double> sum, const Stream& stream) const override {
+  void candidate(Span<float> g, Span<const float> m, Span<const float> e, float beta1, Span<double> sum,
+                 const Stream& stream) const override {
     const std::int64_t n = g.size();
     require(m.size() == n && e.size() == n, ErrorKind::internal, "candidate: spans differ in size");
     stream.enqueue([=, pg = g.data(), pm = m.data(), pe = e.data()] {
@@ -183,10 +187,11 @@ class CpuSparseKernels final : public SparseKernels {
     });
   }
 
-  void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed, const MaskView& mask,
-             const AdamStep& s, const Stream& stream) const override {
+  void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
+             const MaskView& mask, const AdamStep& s, const Stream& stream) const override {
     check(mask, theta.size(), packed.size());
-    require(m.size() == theta.size() && e.size() == theta.size() && c.size() == theta.size(), ErrorKind::internal, "apply: spans differ in size");
+    require(m.size() == theta.size() && e.size() == theta.size() && c.size() == theta.size(), ErrorKind::internal,
+            "apply: spans differ in size");
     require(range.begin >= 0 && range.end <= theta.size(), ErrorKind::internal, "apply: range outside the parameters");
     if (range.empty()) return;
     stream.enqueue([=, words = mask.words.data(), offsets = mask.offsets.data()] {
@@ -237,8 +242,8 @@ class CpuSparseKernels final : public SparseKernels {
 
  private:
   static void check(const MaskView& mask, std::int64_t size, std::int64_t count) {
-    require(mask.size == size && mask.words.size() == mask_words(size) && mask.offsets.size() == mask_blocks(size), ErrorKind::internal,
-            "sparse kernel: the mask has another size than the vector");
+    require(mask.size == size && mask.words.size() == mask_words(size) && mask.offsets.size() == mask_blocks(size),
+            ErrorKind::internal, "sparse kernel: the mask has another size than the vector");
     require(mask.count == count, ErrorKind::internal, "sparse kernel: the packed vector does not match the mask's count");
   }
   // Set bits before coordinate `j`.

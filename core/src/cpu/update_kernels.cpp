@@ -27,7 +27,8 @@ namespace {
 
 class CpuUpdateKernels final : public UpdateKernels {
  public:
-  void adamw(Span<float> theta, Span<float> m, Span<float> v, Span<const float> g, const AdamStep& s, const Stream& stream) const override {
+  void adamw(Span<float> theta, Span<float> m, Span<float> v, Span<const float> g, const AdamStep& s,
+             const Stream& stream) const override {
     const std::int64_t n = theta.size();
     require(m.size() == n && v.size() == n && g.size() == n, ErrorKind::internal, "adamw: spans differ in size");
     stream.enqueue([=, t = theta.data(), pm = m.data(), pv = v.data(), pg = g.data()] {

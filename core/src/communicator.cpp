@@ -1,0 +1,103 @@
+// Front of the collectives: argument checks, counters, and the choice of a transport.
+#include "scape/communicator.hpp"
+
+#include <numeric>
+
+#include "comm/transports.hpp"
+#include "scape/build_info.hpp"
+#include "scape/config.hpp"
+#include "scape/error.hpp"
+
+namespace scape {
+
+const char* to_string(Collective collective) {
+  switch (collective) {
+    case Collective::all_reduce:
+      return "all_reduce";
+    case Collective::reduce_scatter:
+      return "reduce_scatter";
+    case Collective::all_gather:
+      return "all_gather";
+    case Collective::all_to_all:
+      return "all_to_all";
+    case Collective::broadcast:
+      return "broadcast";
+  }
+  return "";
+}
+
+double wire_bytes(Collective collective, double payload_bytes, int ranks) {
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  return (collective == Collective::all_reduce ? 2 : 1) * share * payload_bytes;
+}
+
+CollectiveTraffic Traffic::total() const {
+  CollectiveTraffic sum;
+  for (const CollectiveTraffic& one : of) {
+    sum.calls += one.calls;
+    sum.payload_bytes += one.payload_bytes;
+    sum.wire_bytes += one.wire_bytes;
+    sum.seconds += one.seconds;
+  }
+  return sum;
+}
+
+Traffic Traffic::since(const Traffic& earlier) const {
+  Traffic difference = *this;
+  for (std::size_t i = 0; i < of.size(); ++i) {
+    difference.of[i].calls -= earlier.of[i].calls;
+    difference.of[i].payload_bytes -= earlier.of[i].payload_bytes;
+    difference.of[i].wire_bytes -= earlier.of[i].wire_bytes;
+    difference.of[i].seconds -= earlier.of[i].seconds;
+  }
+  return difference;
+}
+
+Traffic Communicator::traffic() const {
+  while (!unfinished_.empty() && unfinished_.front().end.ready()) {
+    const Timing& timing = unfinished_.front();
+    traffic_[timing.kind].seconds += seconds_between(timing.begin, timing.end);
+    unfinished_.pop_front();
+  }
+  return traffic_;
+}
+
+void Communicator::count(Timing timing, std::int64_t payload_bytes) {
+  CollectiveTraffic& traffic = traffic_[timing.kind];
+  ++traffic.calls;
+  traffic.payload_bytes += payload_bytes;
+  traffic.wire_bytes += scape::wire_bytes(timing.kind, static_cast<double>(payload_bytes), size());
+  unfinished_.push_back(std::move(timing));
+}
+
+void Communicator::check_counts(const char* operation, std::span<const std::int64_t> counts, std::int64_t total,
+                                std::int64_t mine) const {
+  const bool fits = counts.size() == static_cast<std::size_t>(size()) &&
+                    std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) == total &&
+                    counts[static_cast<std::size_t>(rank())] == mine;
+  if (!fits) throw Error(ErrorKind::internal, std::string(operation) + ": counts do not match the spans or the number of ranks");
+}
+
+std::unique_ptr<Communicator> make_communicator(std::string_view name, MPI_Comm world, Device device) {
+  int ranks = 0;
+  MPI_Comm_size(world, &ranks);
+  if (name == "auto") name = ranks == 1 ? "self" : device.kind == DeviceKind::cuda ? "nccl" : "mpi";
+  if (name == "self") {
+    if (ranks != 1) throw Error(ErrorKind::usage, "communicator 'self' serves one rank, not " + std::to_string(ranks));
+    return std::make_unique<Communicator>(detail::make_self_transport());
+  }
+  if (name == "mpi") {
+    require(device.kind == DeviceKind::cpu, ErrorKind::usage,
+            "communicator 'mpi' serves memory of the host, not of a GPU; use 'nccl'");
+    return std::make_unique<Communicator>(detail::make_mpi_transport(world));
+  }
+  if (name == "nccl") {
+    require(device.kind == DeviceKind::cuda, ErrorKind::usage,
+            "communicator 'nccl' serves memory of a GPU, not of the host; use 'mpi'");
+    return std::make_unique<Communicator>(detail::make_nccl_transport(world, device));
+  }
+  throw Error(ErrorKind::usage, "unknown communicator '" + std::string(name) + "'; did you mean '" +
+                                    nearest_name(name, {"auto", "self", "mpi", "nccl"}) + "'?");
+}
+
+}  // namespace scape

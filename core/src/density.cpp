@@ -1,0 +1,30 @@
+// Density schedules.
+#include "scape/density.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace scape {
+
+void DensitySchedule::declare(OptionTable& table) {
+  table.add("density", density, "kept fraction d of every tensor", {.max = 1, .above = 0});
+  table.add("density_warmup", density_warmup, "how the density falls from 1 to d",
+            {{"none", DensityWarmup::none}, {"geometric", DensityWarmup::geometric}, {"linear", DensityWarmup::linear}});
+  table.add("density_warmup_fraction", density_warmup_fraction, "length of the density warm-up as a fraction of the run",
+            {.min = 0, .max = 1});
+}
+
+double DensitySchedule::at(std::int64_t step, std::int64_t total_steps) const {
+  const double warmup_steps = density_warmup_fraction * static_cast<double>(total_steps);
+  const auto t = static_cast<double>(step);
+  if (density_warmup == DensityWarmup::none || t >= warmup_steps) return density;
+  const double progress = t / warmup_steps;
+  return density_warmup == DensityWarmup::geometric ? std::pow(density, progress) : 1 + (density - 1) * progress;
+}
+
+std::int64_t kept_count(double density, std::int64_t n) {
+  if (n == 0) return 0;
+  return std::clamp(static_cast<std::int64_t>(std::floor(density * static_cast<double>(n))), std::int64_t{1}, n);
+}
+
+}  // namespace scape
