@@ -29,7 +29,7 @@ struct ModelConfig {
   Positions positions = Positions::learned;
   Activation activation = Activation::gelu;
   bool tied_embedding = true;  // the output projection is the token embedding
-  bool biases = true;          // on every linear layer except the output projection
+  bool biases = true;          // on every linear layer except the output projection; shifts on norms
   double norm_epsilon = 1e-5;
   double rope_base = 10000;
   double init_std = 0.02;  // matrices N(0, init_std²); projections into the residual stream divided by √(2·layers)

@@ -1,0 +1,375 @@
+// The transformer, forward and backward by hand. The residual stream x lives in one buffer that every block adds to; a norm
+// keeps its normalised input, which is all that its backward pass needs. Shapes: B sequences of T tokens, R = B·T rows,
+// C width, F ffn, H heads, V vocab.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "model/model.hpp"
+#include "ops/activation.hpp"
+#include "ops/attention.hpp"
+#include "ops/cross_entropy.hpp"
+#include "ops/embedding.hpp"
+#include "ops/matmul.hpp"
+#include "ops/norm.hpp"
+#include "ops/rotary.hpp"
+#include "scape/rng.hpp"
+
+namespace scape {
+
+namespace {
+
+using ops::LinearShape;
+using ops::Write;
+
+struct LinearRanges {
+  Range weight;
+  Range bias;  // may be empty
+  std::int64_t in;
+  std::int64_t out;
+};
+
+struct NormRanges {
+  Range scale;
+  Range shift;  // may be empty
+};
+
+struct LayerRanges {
+  NormRanges norm1, norm2;
+  LinearRanges qkv, attention_out, ffn_in, ffn_out;
+  Range matrices, vectors;  // all of the layer's
+};
+
+struct NormActivations {
+  Span<float> normalised;  // [R, C]
+  Span<float> inverse;     // [R]
+  Span<float> output;      // [R, C]
+};
+
+struct LayerActivations {
+  NormActivations norm1, norm2;
+  Span<float> qkv;            // [R, (H + 2·kv)·s], turned when positions are rotary
+  Span<float> probabilities;  // [B, H, T, T]
+  Span<float> attention;      // [R, C]
+  Span<float> hidden;         // [R, F], SwiGLU [R, 2F]
+  Span<float> activated;      // [R, F]
+};
+
+// Cuts spans off one allocation; without memory it only counts.
+class Carver {
+ public:
+  Carver() = default;
+  explicit Carver(Span<float> memory) : data_(memory.data()), device_(memory.device()) {}
+  Span<float> take(std::int64_t size) {
+    Span<float> part{data_ == nullptr ? nullptr : data_ + used_, size, device_};
+    used_ += (size + 15) / 16 * 16;  // whole cache lines
+    return part;
+  }
+  [[nodiscard]] std::int64_t used() const { return used_; }
+
+ private:
+  float* data_ = nullptr;
+  Device device_{};
+  std::int64_t used_ = 0;
+};
+
+class Transformer final : public Model {
+ public:
+  Transformer(const ModelConfig& config, Device device)
+      : config_(config),
+        layout_(parameter_layout(config)),
+        params_(layout_.size(), device),
+        grads_(layout_.size(), device),
+        loss_(1, device) {
+    find_tensors();
+    initialise();
+    if (config_.positions == Positions::rotary) make_rotary_table(device);
+  }
+
+  [[nodiscard]] const ModelConfig& config() const override { return config_; }
+  [[nodiscard]] const ParameterLayout& layout() const override { return layout_; }
+  [[nodiscard]] Span<float> params() override { return params_; }
+  [[nodiscard]] Span<float> grads() override { return grads_; }
+
+  double forward_backward(const Batch& batch, double gradient_scale, const Stream& stream,
+                          const GradientsReady& gradients_ready) override {
+    check(batch, true);
+    forward(batch, stream);
+    ops::cross_entropy_forward_backward(loss_, losses_, logits_, batch.targets, batch.tokens(), config_.vocab, gradient_scale,
+                                        stream);
+    backward(
+        batch, stream, gradients_ready ? gradients_ready : [](Range) {});
+    return read_loss(stream);
+  }
+
+  [[nodiscard]] double evaluate(const Batch& batch, const Stream& stream) override {
+    check(batch, true);
+    forward(batch, stream);
+    ops::cross_entropy_forward(loss_, losses_, logits_, batch.targets, batch.tokens(), config_.vocab, stream);
+    return read_loss(stream);
+  }
+
+  void logits(const Batch& batch, Span<float> out, const Stream& stream) override {
+    check(batch, false);
+    forward(batch, stream);
+    copy(out, logits_, stream);
+  }
+
+ private:
+  // ---- set-up
+
+  Range find(const std::string& name) const { return layout_.tensor(name).range; }
+
+  void find_tensors() {
+    const auto norm = [&](const std::string& name) {
+      return NormRanges{find(name + ".scale"), config_.biases ? find(name + ".shift") : Range{}};
+    };
+    const auto linear = [&](const std::string& name) {
+      const ParameterTensor& weight = layout_.tensor(name);
+      return LinearRanges{weight.range, config_.biases ? find(name + ".bias") : Range{}, weight.shape[1], weight.shape[0]};
+    };
+    embedding_ = find("embedding");
+    if (config_.positions == Positions::learned) positions_ = find("positions");
+    for (std::int64_t i = 0; i < config_.layers; ++i) {
+      const std::string prefix = "layers." + std::to_string(i) + ".";
+      LayerRanges layer{.norm1 = norm(prefix + "norm1"),
+                        .norm2 = norm(prefix + "norm2"),
+                        .qkv = linear(prefix + "attention.qkv"),
+                        .attention_out = linear(prefix + "attention.out"),
+                        .ffn_in = linear(prefix + "ffn.in"),
+                        .ffn_out = linear(prefix + "ffn.out"),
+                        .matrices = {},
+                        .vectors = {}};
+      layer.matrices = {layer.qkv.weight.begin, layer.ffn_out.weight.end};
+      layer.vectors = {layer.norm1.scale.begin, config_.biases ? layer.ffn_out.bias.end : layer.norm2.scale.end};
+      layers_.push_back(layer);
+    }
+    head_ = config_.tied_embedding ? embedding_ : find("head");
+    final_norm_ = norm("norm");
+  }
+
+  // Matrices N(0, init_std²), one generator stream per tensor; scales 1; shifts and biases 0.
+  void initialise() {
+    const double residual_std = config_.init_std / std::sqrt(2.0 * static_cast<double>(config_.layers));
+    std::vector<float> values(static_cast<std::size_t>(layout_.size()));
+    std::uint64_t index = 0;
+    for (const ParameterTensor& tensor : layout_.tensors()) {
+      const bool into_residual = tensor.name.ends_with("attention.out") || tensor.name.ends_with("ffn.out");
+      const auto deviation = static_cast<float>(into_residual ? residual_std : config_.init_std);
+      Rng rng(static_cast<std::uint64_t>(config_.init_seed), index++);
+      const auto begin = values.begin() + tensor.range.begin;
+      const auto end = values.begin() + tensor.range.end;
+      if (tensor.role == TensorRole::matrix) {
+        std::generate(begin, end, [&] { return deviation * rng.normal(); });
+      } else if (tensor.name.ends_with(".scale")) {
+        std::fill(begin, end, 1.0F);
+      }
+    }
+    upload(params_, values);
+  }
+
+  void make_rotary_table(Device device) {
+    const std::int64_t size = config_.context * config_.head_size() / 2;
+    std::vector<float> cosine(static_cast<std::size_t>(size));
+    std::vector<float> sine(cosine.size());
+    ops::rotary_table(std::span(cosine), std::span(sine), config_.context, config_.head_size(), config_.rope_base);
+    cosine_ = Buffer<float>(size, device);
+    sine_ = Buffer<float>(size, device);
+    upload(cosine_, cosine);
+    upload(sine_, sine);
+  }
+
+  static void upload(const Buffer<float>& to, std::span<const float> from) {
+    const Stream stream = to.device().kind == DeviceKind::cpu ? Stream() : Stream(to.device());
+    copy(to.span(), from, stream);
+    stream.synchronize();
+  }
+
+  void check(const Batch& batch, bool with_targets) const {
+    const std::int64_t tokens = batch.tokens();
+    require(batch.sequences >= 1 && batch.length >= 1 && batch.inputs.size() == tokens &&
+                (batch.targets.size() == tokens || (!with_targets && batch.targets.empty())),
+            ErrorKind::usage, "a batch's sequences x length differs from its number of token ids, or is zero");
+    if (batch.length > config_.context) {
+      throw Error(ErrorKind::usage, "a batch of length " + std::to_string(batch.length) + " exceeds the model's context of " +
+                                        std::to_string(config_.context));
+    }
+  }
+
+  // Points every activation into the workspace, which grows to the largest batch seen.
+  void lay_out(const Batch& batch, const Stream& stream) {
+    if (batch.sequences == sequences_ && batch.length == length_) return;
+    Carver count;
+    carve(count, batch);
+    if (count.used() > workspace_.size()) {
+      stream.synchronize();
+      workspace_ = Buffer<float>();
+      workspace_ = Buffer<float>(count.used(), params_.device());
+    }
+    Carver memory(workspace_.span());
+    carve(memory, batch);
+    sequences_ = batch.sequences;
+    length_ = batch.length;
+  }
+
+  void carve(Carver& memory, const Batch& batch) {
+    const std::int64_t rows = batch.tokens();
+    const std::int64_t stream_size = rows * config_.width;
+    const auto norm = [&] { return NormActivations{memory.take(stream_size), memory.take(rows), memory.take(stream_size)}; };
+    activations_.resize(layers_.size());
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      LayerActivations& a = activations_[i];
+      a.norm1 = norm();
+      a.qkv = memory.take(rows * layers_[i].qkv.out);
+      a.probabilities = memory.take(rows * config_.heads * batch.length);
+      a.attention = memory.take(stream_size);
+      a.norm2 = norm();
+      a.hidden = memory.take(rows * layers_[i].ffn_in.out);
+      a.activated = memory.take(rows * config_.ffn);
+    }
+    final_ = norm();
+    x_ = memory.take(stream_size);
+    logits_ = memory.take(rows * config_.vocab);
+    losses_ = memory.take(rows);
+    dx_ = memory.take(stream_size);
+    dbranch_ = memory.take(stream_size);
+    dqkv_ = memory.take(rows * layers_[0].qkv.out);
+    dhidden_ = memory.take(rows * layers_[0].ffn_in.out);
+    dactivated_ = config_.activation == Activation::swiglu ? memory.take(rows * config_.ffn) : dhidden_;
+    dprobabilities_ = memory.take(config_.heads * batch.length * batch.length);
+  }
+
+  // ---- pieces with their parameters filled in
+
+  [[nodiscard]] static Span<float> part(const Buffer<float>& of, Range range) {
+    return range.empty() ? Span<float>() : of.span().subspan(range.begin, range.size());
+  }
+  [[nodiscard]] Span<const float> param(Range range) const { return part(params_, range); }
+  [[nodiscard]] Span<float> grad(Range range) const { return part(grads_, range); }
+
+  [[nodiscard]] ops::NormShape norm_shape() const {
+    return {sequences_ * length_, config_.width, config_.norm == Norm::layer_norm, static_cast<float>(config_.norm_epsilon)};
+  }
+  [[nodiscard]] ops::EmbeddingShape embedding_shape() const { return {sequences_, length_, config_.width, config_.vocab}; }
+  [[nodiscard]] ops::AttentionShape attention_shape() const {
+    return {sequences_, length_, config_.heads, config_.kv_heads, config_.head_size()};
+  }
+  // Query and key heads, which lie side by side.
+  [[nodiscard]] ops::RotaryShape rotary_shape() const {
+    return {sequences_, length_, config_.heads + config_.kv_heads, config_.head_size(), attention_shape().qkv_width()};
+  }
+  [[nodiscard]] LinearShape linear_shape(const LinearRanges& r) const { return {sequences_ * length_, r.in, r.out}; }
+  [[nodiscard]] LinearRanges head() const { return {head_, {}, config_.width, config_.vocab}; }
+
+  void linear_forward(Span<float> y, Span<const float> x, const LinearRanges& r, Write write, const Stream& stream) {
+    ops::linear_forward(y, x, param(r.weight), param(r.bias), linear_shape(r), write, stream);
+  }
+  void linear_backward(Span<float> dx, Span<const float> dy, Span<const float> x, const LinearRanges& r, const Stream& stream) {
+    ops::linear_backward_weight(grad(r.weight), grad(r.bias), dy, x, linear_shape(r), stream);
+    ops::linear_backward_input(dx, dy, param(r.weight), linear_shape(r), stream);
+  }
+  void norm_forward(const NormActivations& a, Span<const float> x, const NormRanges& r, const Stream& stream) {
+    ops::norm_forward(a.output, a.normalised, a.inverse, x, param(r.scale), param(r.shift), norm_shape(), stream);
+  }
+  void norm_backward(Span<float> dx, Span<const float> dy, const NormActivations& a, const NormRanges& r, const Stream& stream) {
+    ops::norm_backward(dx, grad(r.scale), grad(r.shift), dy, a.normalised, a.inverse, param(r.scale), norm_shape(), stream);
+  }
+
+  // ---- forward and backward
+
+  void forward(const Batch& batch, const Stream& stream) {
+    lay_out(batch, stream);
+    ops::embedding_forward(x_, batch.inputs, param(embedding_), param(positions_), embedding_shape(), stream);
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const LayerRanges& r = layers_[i];
+      const LayerActivations& a = activations_[i];
+      norm_forward(a.norm1, x_, r.norm1, stream);
+      linear_forward(a.qkv, a.norm1.output, r.qkv, Write::assign, stream);
+      if (config_.positions == Positions::rotary) ops::rotary_forward(a.qkv, cosine_, sine_, rotary_shape(), stream);
+      ops::attention_forward(a.attention, a.probabilities, a.qkv, attention_shape(), stream);
+      linear_forward(x_, a.attention, r.attention_out, Write::add, stream);
+
+      norm_forward(a.norm2, x_, r.norm2, stream);
+      linear_forward(a.hidden, a.norm2.output, r.ffn_in, Write::assign, stream);
+      if (config_.activation == Activation::gelu) {
+        ops::gelu_forward(a.activated, a.hidden, stream);
+      } else {
+        ops::swiglu_forward(a.activated, a.hidden, batch.tokens(), config_.ffn, stream);
+      }
+      linear_forward(x_, a.activated, r.ffn_out, Write::add, stream);
+    }
+    norm_forward(final_, x_, final_norm_, stream);
+    linear_forward(logits_, final_.output, head(), Write::assign, stream);
+  }
+
+  // From dlogits in logits_. dx_ is the gradient of the residual stream; every branch adds to it through its norm.
+  void backward(const Batch& batch, const Stream& stream, const GradientsReady& ready) {
+    linear_backward(dbranch_, logits_, final_.output, head(), stream);
+    if (!config_.tied_embedding) ready(head_);
+    zero(dx_, stream);
+    norm_backward(dx_, dbranch_, final_, final_norm_, stream);
+    ready({final_norm_.scale.begin, layout_.size()});
+
+    for (std::size_t i = layers_.size(); i-- > 0;) {
+      const LayerRanges& r = layers_[i];
+      const LayerActivations& a = activations_[i];
+      linear_backward(dactivated_, dx_, a.activated, r.ffn_out, stream);
+      if (config_.activation == Activation::gelu) {
+        ops::gelu_backward(dhidden_, dactivated_, a.hidden, stream);
+      } else {
+        ops::swiglu_backward(dhidden_, dactivated_, a.hidden, batch.tokens(), config_.ffn, stream);
+      }
+      linear_backward(dbranch_, dhidden_, a.norm2.output, r.ffn_in, stream);
+      norm_backward(dx_, dbranch_, a.norm2, r.norm2, stream);
+
+      linear_backward(dbranch_, dx_, a.attention, r.attention_out, stream);
+      ops::attention_backward(dqkv_, dbranch_, a.qkv, a.probabilities, dprobabilities_, attention_shape(), stream);
+      if (config_.positions == Positions::rotary) ops::rotary_backward(dqkv_, cosine_, sine_, rotary_shape(), stream);
+      linear_backward(dbranch_, dqkv_, a.norm1.output, r.qkv, stream);
+      norm_backward(dx_, dbranch_, a.norm1, r.norm1, stream);
+      ready(r.matrices);
+      ready(r.vectors);
+    }
+    ops::embedding_backward(grad(embedding_), grad(positions_), dx_, batch.inputs, embedding_shape(), stream);
+    ready({0, layers_.front().matrices.begin});
+  }
+
+  [[nodiscard]] double read_loss(const Stream& stream) {
+    copy(host_loss_.span(), loss_, stream);
+    stream.synchronize();
+    return host_loss_.host()[0];
+  }
+
+  ModelConfig config_;
+  ParameterLayout layout_;
+  Buffer<float> params_;
+  Buffer<float> grads_;
+  Buffer<float> cosine_;  // [context, head_size/2]
+  Buffer<float> sine_;
+  Buffer<double> loss_;
+  PinnedBuffer<double> host_loss_{1, params_.device()};
+
+  Range embedding_, positions_, head_;  // positions_ may be empty; head_ is embedding_ when tied
+  std::vector<LayerRanges> layers_;
+  NormRanges final_norm_;
+
+  Buffer<float> workspace_;
+  std::int64_t sequences_ = 0;  // the shape that the spans below are laid out for
+  std::int64_t length_ = 0;
+  std::vector<LayerActivations> activations_;
+  NormActivations final_;
+  Span<float> x_, logits_, losses_;                         // [R, C], [R, V], [R]
+  Span<float> dx_, dbranch_, dqkv_, dhidden_, dactivated_;  // gradients of x, of a branch's input, of qkv, hidden, activated
+  Span<float> dprobabilities_;                              // [H, T, T], one sequence at a time
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, Device device) {
+  require(device.kind == DeviceKind::cpu, ErrorKind::usage,
+          "models run on the CPU only: the CUDA operators are not part of this build");
+  return std::make_unique<Transformer>(config, device);
+}
+
+}  // namespace scape
