@@ -50,6 +50,7 @@ class Backend {
   [[nodiscard]] virtual std::shared_ptr<EventBackend> make_event(int index) const = 0;
   [[nodiscard]] virtual const UpdateKernels& update_kernels() const = 0;
   [[nodiscard]] virtual const SparseKernels& sparse_kernels() const = 0;
+  [[nodiscard]] virtual const QuantKernels& quant_kernels() const = 0;
 };
 
 [[nodiscard]] const Backend& cpu_backend();

@@ -51,6 +51,10 @@ const SparseKernels& sparse_kernels(Device device) {
   return detail::backend(device.kind).sparse_kernels();
 }
 
+const QuantKernels& quant_kernels(Device device) {
+  return detail::backend(device.kind).quant_kernels();
+}
+
 std::string device_name(Device device) {
   return detail::usable_backend(device).device_name(device.index);
 }

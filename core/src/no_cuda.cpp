@@ -24,6 +24,7 @@ class NoCuda final : public Backend {
   [[nodiscard]] std::shared_ptr<EventBackend> make_event(int) const override { refuse(); }
   [[nodiscard]] const UpdateKernels& update_kernels() const override { refuse(); }
   [[nodiscard]] const SparseKernels& sparse_kernels() const override { refuse(); }
+  [[nodiscard]] const QuantKernels& quant_kernels() const override { refuse(); }
 };
 
 }  // namespace

@@ -40,8 +40,8 @@ class UpdateKernels {
   virtual void flag_not_finite(Span<const double> value, Span<float> flag, const Stream& stream) const = 0;
   /// x ← x / divisor.
   virtual void divide(Span<float> x, float divisor, const Stream& stream) const = 0;
-  /// y ← y + x.
-  virtual void add(Span<float> y, Span<const float> x, const Stream& stream) const = 0;
+  /// y ← y + factor · x.
+  virtual void add(Span<float> y, Span<const float> x, float factor, const Stream& stream) const = 0;
 };
 
 /// A set of coordinates as one bit each. Bit j % 64 of word j / 64 is coordinate j; bits at and beyond `size` are zero.
@@ -99,7 +99,51 @@ class SparseKernels {
                      const MaskView& mask, const AdamStep& step, const Stream& stream) const = 0;
 };
 
+/// Block-wise symmetric integers. A block of `block` elements is coded in one record: its scale (a float), then a code of `bits`
+/// bits for each element in two's complement; of two 4-bit codes in a byte the first is the low one. With q = 2^(bits−1) − 1:
+///   scale = max |x| / q;   code = x / scale rounded, within ±q;   x is read back as code · scale
+/// A block without a scale that a float can hold (zeros, the smallest subnormals) has scale 0 and reads back as zeros. A block
+/// with an element that is not finite has scale NaN and reads back as NaN, so that whoever reads it learns of it.
+struct QuantFormat {
+  int bits = 8;             // 8 or 4
+  int block = 256;          // a multiple of 8
+  bool stochastic = false;  // rounding: up with the probability of the fraction, or to nearest (even in a tie)
+};
+constexpr std::int64_t quant_record_bytes(const QuantFormat& format) {
+  return static_cast<std::int64_t>(sizeof(float)) + format.block * format.bits / 8;
+}
+constexpr std::int64_t quant_blocks(std::int64_t size, const QuantFormat& format) {
+  return (size + format.block - 1) / format.block;
+}
+/// Bytes of the records of `size` elements; the last record is a full one, with zero codes behind the last element.
+constexpr std::int64_t quant_bytes(std::int64_t size, const QuantFormat& format) {
+  return quant_blocks(size, format) * quant_record_bytes(format);
+}
+
+/// Where stochastic rounding takes its numbers: element i uses word i % 4 of philox(seed, stream, counter + i / 4).
+struct RandomWords {
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+  std::uint64_t counter = 0;
+};
+
+class QuantKernels {
+ public:
+  virtual ~QuantKernels() = default;
+  /// records [quant_bytes(n)] ← codes of x [n]. error [n] ← x − what the records say, unless it is empty; it may be x itself.
+  /// Records start at a multiple of 4 bytes.
+  virtual void quantize(Span<const float> x, const QuantFormat& format, const RandomWords& random, Span<std::uint8_t> records,
+                        Span<float> error, const Stream& stream) const = 0;
+  /// x [n] ← what the records say.
+  virtual void dequantize(Span<const std::uint8_t> records, const QuantFormat& format, Span<float> x,
+                          const Stream& stream) const = 0;
+  /// x [n] ← x + what the records say.
+  virtual void dequantize_add(Span<const std::uint8_t> records, const QuantFormat& format, Span<float> x,
+                              const Stream& stream) const = 0;
+};
+
 [[nodiscard]] const UpdateKernels& update_kernels(Device device);
 [[nodiscard]] const SparseKernels& sparse_kernels(Device device);
+[[nodiscard]] const QuantKernels& quant_kernels(Device device);
 
 }  // namespace scape

@@ -49,6 +49,7 @@ class CpuBackend final : public Backend {
   [[nodiscard]] std::shared_ptr<EventBackend> make_event(int) const override { return make_cpu_event(); }
   [[nodiscard]] const UpdateKernels& update_kernels() const override { return cpu_update_kernels(); }
   [[nodiscard]] const SparseKernels& sparse_kernels() const override { return cpu_sparse_kernels(); }
+  [[nodiscard]] const QuantKernels& quant_kernels() const override { return cpu_quant_kernels(); }
 };
 
 }  // namespace

@@ -7,6 +7,7 @@ namespace scape::detail {
 
 [[nodiscard]] const UpdateKernels& cpu_update_kernels();
 [[nodiscard]] const SparseKernels& cpu_sparse_kernels();
+[[nodiscard]] const QuantKernels& cpu_quant_kernels();
 
 /// Σ x² in double with a fixed order of additions: sixteen interleaved partial sums, then those in order.
 [[nodiscard]] double sum_of_squares(const float* x, std::int64_t n);

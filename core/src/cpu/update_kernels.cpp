@@ -67,11 +67,11 @@ class CpuUpdateKernels final : public UpdateKernels {
     });
   }
 
-  void add(Span<float> y, Span<const float> x, const Stream& stream) const override {
+  void add(Span<float> y, Span<const float> x, float factor, const Stream& stream) const override {
     require(x.size() == y.size(), ErrorKind::internal, "add: spans differ in size");
-    stream.enqueue([n = y.size(), py = y.data(), px = x.data()] {
+    stream.enqueue([n = y.size(), py = y.data(), px = x.data(), factor] {
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) py[i] += px[i];
+      for (std::int64_t i = 0; i < n; ++i) py[i] += factor * px[i];
     });
   }
 };
