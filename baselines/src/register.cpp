@@ -1,0 +1,15 @@
+// The list of baselines: one line each.
+#include "quantized.hpp"
+#include "scape/baselines.hpp"
+#include "topk.hpp"
+
+namespace scape {
+
+void register_baselines(Registry& registry) {
+  registry.syncs.add<TopK>("topk", "each rank's own top-k of gradient + residual, gathered and summed",
+                           "Stich et al. 2018 (arXiv 1809.07599); Lin et al. 2018 (arXiv 1712.01887)");
+  registry.syncs.add<Quantized>("quantized", "block-wise 8- or 4-bit integers in a two-phase mean",
+                                "ZeRO++ qgZ, Wang et al. 2023 (arXiv 2306.10209)");
+}
+
+}  // namespace scape
