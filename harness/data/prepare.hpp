@@ -1,6 +1,7 @@
 // Text to token file, for `scape data prepare`. Tokens are bytes (vocabulary 256). A file is a document; longer files are
-// cut at blank lines into documents of at most 64 KiB. About one document in 1 / validation_fraction goes to the validation
-// split, chosen by a hash of the seed. The text streams through: memory does not grow with it.
+// cut at blank lines into documents of at most 64 KiB, or less when the text is small, so that even one file can be split.
+// One document in 1 / validation_fraction goes to the validation split, chosen by a hash of the seed. The text streams
+// through: memory does not grow with it.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,12 @@
 namespace scape {
 
 struct PrepareOptions {
-  std::vector<std::filesystem::path> paths;  // text files and folders; empty: the built-in synthetic language
-  std::filesystem::path output;
+  std::vector<std::filesystem::path> paths{};  // text files and folders; empty: the built-in synthetic language
+  std::filesystem::path output{};
   double validation_fraction = 0.05;       // in [0.001, 0.5]
   std::uint64_t seed = 1;                  // of the split and of the synthetic language
   std::int64_t synthetic_bytes = 8 << 20;  // length of the synthetic text, at least 1 MiB
-  std::string description;                 // recorded in the file; empty: made from the source
+  std::string description{};               // recorded in the file; empty: made from the source
 };
 
 struct PrepareProgress {
@@ -43,8 +44,8 @@ PrepareSummary prepare(const PrepareOptions& options, const std::function<void(c
 
 /// Real text to train on when the user names none.
 struct DefaultText {
-  std::vector<std::filesystem::path> paths;  // for PrepareOptions::paths
-  std::string description;                   // for PrepareOptions::description
+  std::vector<std::filesystem::path> paths{};  // for PrepareOptions::paths
+  std::string description{};                   // for PrepareOptions::description
 };
 
 /// English text that this machine has anyway: the manual of Perl (Debian package perl-doc), without its change logs, tables

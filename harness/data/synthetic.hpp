@@ -9,6 +9,8 @@
 
 namespace scape {
 
+class Rng;
+
 class SyntheticLanguage {
  public:
   /// Invents the vocabulary: the same for the same seed, on every machine.
@@ -18,10 +20,15 @@ class SyntheticLanguage {
   [[nodiscard]] std::string document(std::int64_t index) const;
 
  private:
+  // A rank in [0, count), Zipf-distributed.
+  [[nodiscard]] std::int64_t zipf(Rng& rng, std::int64_t count) const;
+
   std::uint64_t seed_;
-  std::vector<std::string> words_;  // by rank: the most frequent first
+  std::vector<std::string> words_;        // by rank, the most frequent first
+  std::vector<std::int64_t> cumulative_;  // weights of words_, summed up
+  std::vector<std::string> openers_;      // first words of sentences; closers_[i] ends what openers_[i] began
+  std::vector<std::string> closers_;
   std::vector<std::string> names_;
-  std::vector<std::int64_t> cumulative_;  // Zipf weights of words_, summed up (integers: no rounding differs)
 };
 
 }  // namespace scape

@@ -31,7 +31,7 @@ struct TokenFileInfo {
   std::int64_t validation_documents = 0;
   std::uint64_t seed = 0;      // of the split and of a synthetic text
   double unigram_entropy = 0;  // nats per token of the training split: the loss of a model that knows only frequencies
-  std::string source;          // where the text comes from, one line of at most 175 bytes
+  std::string source{};        // where the text comes from, one line of at most 175 bytes
 };
 
 /// Read-only tokens of any width. Valid as long as the TokenFile it came from, or a copy of that.

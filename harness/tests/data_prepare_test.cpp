@@ -1,0 +1,245 @@
+// Preparation: text goes in whole and once, the split is by document, bad input is named and leaves nothing behind.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+
+#include "data/prepare.hpp"
+#include "data_support.hpp"
+
+namespace scape {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::message_of;
+using testing::read_bytes;
+using testing::TemporaryFolder;
+using testing::write_bytes;
+
+// `lines` lines that no other call repeats, a blank one after each seventh.
+std::string text(const std::string& name, int lines) {
+  std::string result;
+  for (int i = 0; i < lines; ++i) result += name + " line " + std::to_string(i) + (i % 7 == 6 ? "\n\n" : "\n");
+  return result;
+}
+
+std::vector<std::string> documents(const TokenFile& file, Split split) {
+  std::vector<std::string> found;
+  const TokenView tokens = file.tokens(split);
+  std::int64_t begin = 0;
+  for (const auto end : file.document_ends(split)) {
+    std::string document;
+    for (; begin < end; ++begin) document += static_cast<char>(tokens[begin]);
+    found.push_back(document);
+  }
+  return found;
+}
+
+std::vector<std::string> all_documents(const TokenFile& file) {
+  auto all = documents(file, Split::train);
+  const auto more = documents(file, Split::validation);
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+class Prepare : public ::testing::Test {
+ protected:
+  std::string refused(const std::vector<fs::path>& paths) {
+    const auto message = message_of(ErrorKind::input, [&] { prepare({.paths = paths, .output = out_ / "tokens.bin"}); });
+    EXPECT_THAT(out_.entries(), IsEmpty());
+    EXPECT_THAT(message, HasSubstr(paths.back().string()));
+    return message;
+  }
+  PrepareSummary run(PrepareOptions options) {
+    options.output = out_ / "tokens.bin";
+    return prepare(options);
+  }
+  TokenFile result() { return TokenFile::open(out_ / "tokens.bin"); }
+
+  TemporaryFolder in_;
+  TemporaryFolder out_;
+};
+
+TEST_F(Prepare, FolderOfSmallFilesGivesOneDocumentEach) {
+  std::vector<std::string> expected;
+  for (int i = 0; i < 60; ++i) {
+    const auto folder = in_ / ("part" + std::to_string(i % 3));
+    fs::create_directories(folder);
+    expected.push_back(text("file " + std::to_string(i), 15 + i % 5));
+    write_bytes(folder / (std::to_string(i) + ".txt"), expected.back());
+  }
+  const auto summary = run({.paths = {in_.path()}, .description = "sixty files"});
+  EXPECT_EQ(summary.files, 60);
+  EXPECT_EQ(summary.skipped_files, 0);
+  const TokenFile file = result();
+  EXPECT_EQ(file.info().vocabulary, 256);
+  EXPECT_EQ(file.info().token_bytes, 1);
+  EXPECT_EQ(file.info().source, "sixty files");
+  EXPECT_EQ(file.info().validation_documents, 3);
+  EXPECT_EQ(file.info().train_documents, 57);
+  EXPECT_EQ(summary.info.train_tokens, file.info().train_tokens);
+  auto found = all_documents(file);
+  std::sort(found.begin(), found.end());
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(found, expected);
+  EXPECT_THAT(out_.entries(), ElementsAre("tokens.bin"));
+}
+
+TEST_F(Prepare, LongFileIsCutAtBlankLinesAndStaysWhole) {
+  const std::string whole = text("x", 300000);
+  write_bytes(in_ / "long", whole);
+  run({.paths = {in_ / "long"}});
+  const TokenFile file = result();
+  EXPECT_EQ(file.info().train_tokens + file.info().validation_tokens, std::ssize(whole));
+  EXPECT_GE(file.info().validation_documents, 2);
+  auto found = all_documents(file);
+  std::sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return whole.find(a) < whole.find(b); });
+  std::string joined;
+  for (const auto& document : found) {
+    EXPECT_LE(document.size(), 65536U);
+    EXPECT_TRUE(document.ends_with("\n\n") || whole.ends_with(document));
+    joined += document;
+  }
+  EXPECT_TRUE(joined == whole);
+}
+
+TEST_F(Prepare, SmallTextIsStillSplit) {
+  write_bytes(in_ / "small", text("x", 1000));  // 11 KB: just enough
+  run({.paths = {in_ / "small"}});
+  EXPECT_GE(result().info().validation_documents, 2);
+  write_bytes(in_ / "dense", std::string(20000, 'a'));  // nowhere to cut
+  run({.paths = {in_ / "dense"}});
+  EXPECT_GE(result().info().validation_documents, 2);
+  EXPECT_EQ(result().info().train_tokens + result().info().validation_tokens, 20000);
+}
+
+TEST_F(Prepare, SplitHasTheFractionAskedForAndDependsOnTheSeed) {
+  for (int i = 0; i < 1000; ++i) write_bytes(in_ / std::to_string(i), text(std::to_string(i), 20));
+  for (const double fraction : {0.01, 0.05, 0.3, 0.5}) {
+    run({.paths = {in_.path()}, .validation_fraction = fraction});
+    EXPECT_NEAR(static_cast<double>(result().info().validation_documents), 1000 * fraction, 1.01) << fraction;
+  }
+  run({.paths = {in_.path()}, .seed = 1});
+  const auto first = documents(result(), Split::validation);
+  const std::string bytes = read_bytes(out_ / "tokens.bin");
+  run({.paths = {in_.path()}, .seed = 1});
+  EXPECT_TRUE(read_bytes(out_ / "tokens.bin") == bytes);
+  run({.paths = {in_.path()}, .seed = 2});
+  EXPECT_NE(documents(result(), Split::validation), first);
+}
+
+TEST_F(Prepare, FolderSkipsWhatIsNotText) {
+  write_bytes(in_ / "a.txt", text("a", 2000));
+  write_bytes(in_ / "b.png", std::string("\x89PNG\r\n\0\0", 8) + text("b", 100));
+  write_bytes(in_ / "c.empty", "");
+  write_bytes(in_ / ".hidden", text("hidden", 100));
+  fs::create_directory(in_ / ".git");
+  write_bytes(in_ / ".git/object", text("object", 100));
+  fs::create_directory_symlink(in_.path(), in_ / "loop");
+  fs::create_symlink(in_ / "a.txt", in_ / "z.txt");
+  const auto summary = run({.paths = {in_.path(), in_ / "a.txt"}});
+  EXPECT_EQ(summary.files, 1);
+  EXPECT_EQ(summary.skipped_files, 2);
+  EXPECT_EQ(summary.info.train_tokens + summary.info.validation_tokens, std::ssize(text("a", 2000)));
+}
+
+TEST_F(Prepare, UnusableInputIsNamed) {
+  write_bytes(in_ / "good", text("good", 2000));
+  write_bytes(in_ / "empty", "");
+  write_bytes(in_ / "short", text("short", 3));
+  write_bytes(in_ / "binary", std::string("abc\0def", 7));
+  fs::create_directories(in_ / "hollow/inner");
+  write_bytes(in_ / "hollow/inner/image", std::string(10, '\0'));
+  EXPECT_THAT(refused({in_ / "missing"}), HasSubstr("does not exist"));
+  EXPECT_THAT(refused({in_ / "good", in_ / "empty"}), HasSubstr("is empty (byte 0)"));
+  EXPECT_THAT(refused({in_ / "binary"}), HasSubstr("byte 3 is zero"));
+  EXPECT_THAT(refused({in_ / "good", in_ / "hollow"}), HasSubstr("no text file"));
+  EXPECT_THAT(refused({in_ / "short"}), HasSubstr("too little text to split: 39 bytes, 10240 needed"));
+  EXPECT_THAT(refused({"/dev/null"}), HasSubstr("neither a file nor a folder"));
+  fs::create_directory(in_ / "links");
+  fs::create_symlink("nowhere", in_ / "links/dead");
+  EXPECT_THAT(message_of(ErrorKind::input, [&] { run({.paths = {in_ / "links"}}); }), HasSubstr("links/dead: "));
+}
+
+// Root may read everything: then the test goes on as the user nobody.
+TEST_F(Prepare, UnreadableFileIsNamed) {
+  constexpr uid_t nobody = 65534;
+  const bool root = ::geteuid() == 0;
+  write_bytes(in_ / "good", text("good", 2000));
+  write_bytes(in_ / "secret", text("secret", 2000));
+  fs::permissions(in_ / "secret", fs::perms::none);
+  if (root) {
+    for (const auto& path : {in_.path(), in_ / "good", in_ / "secret", out_.path()})
+      ASSERT_EQ(::chown(path.c_str(), nobody, -1), 0);
+    ASSERT_EQ(::seteuid(nobody), 0);
+  }
+  const auto message = message_of(ErrorKind::input, [&] { run({.paths = {in_.path()}}); });
+  fs::permissions(in_.path(), fs::perms::none);
+  const auto folder = message_of(ErrorKind::input, [&] { run({.paths = {in_.path()}}); });
+  fs::permissions(in_.path(), fs::perms::owner_all);
+  ASSERT_EQ(::seteuid(root ? 0 : ::geteuid()), 0);
+  EXPECT_THAT(message, HasSubstr("secret: cannot be read: Permission denied"));
+  EXPECT_THAT(folder, HasSubstr(in_.path().string() + ": cannot be read: Permission denied"));
+  EXPECT_THAT(out_.entries(), IsEmpty());
+}
+
+TEST_F(Prepare, FailureLeavesAnOldFileAlone) {
+  write_bytes(in_ / "good", text("good", 2000));
+  write_bytes(out_ / "tokens.bin", "old");
+  const auto stop = [](const PrepareProgress&) { throw Error(ErrorKind::stopped, "enough"); };
+  message_of(ErrorKind::stopped, [&] { prepare({.paths = {in_ / "good"}, .output = out_ / "tokens.bin"}, stop); });
+  EXPECT_THAT(out_.entries(), ElementsAre("tokens.bin"));
+  EXPECT_EQ(read_bytes(out_ / "tokens.bin"), "old");
+}
+
+TEST_F(Prepare, ProgressEndsAtTheTotal) {
+  write_bytes(in_ / "good", text("good", 2000));
+  PrepareProgress last;
+  prepare({.paths = {in_ / "good"}, .output = out_ / "tokens.bin"}, [&](const PrepareProgress& now) {
+    EXPECT_GT(now.bytes_done, last.bytes_done);
+    last = now;
+  });
+  EXPECT_EQ(last.bytes_done, std::ssize(text("good", 2000)));
+  EXPECT_EQ(last.bytes_total, last.bytes_done);
+}
+
+TEST_F(Prepare, SyntheticLanguageNeedsNoText) {
+  const auto summary = run({.seed = 9, .synthetic_bytes = 1 << 20});
+  EXPECT_EQ(summary.files, 0);
+  EXPECT_EQ(result().info().source, "synthetic language, seed 9");
+  const auto tokens = result().info().train_tokens + result().info().validation_tokens;
+  EXPECT_GE(tokens, 1 << 20);
+  EXPECT_LT(tokens, (1 << 20) + 8192);
+  EXPECT_NEAR(static_cast<double>(result().info().validation_tokens) / static_cast<double>(tokens), 0.05, 0.01);
+  EXPECT_THAT(message_of(ErrorKind::input, [&] { run({.validation_fraction = 0.001, .synthetic_bytes = 1 << 20}); }),
+              HasSubstr("too little text"));
+}
+
+TEST_F(Prepare, OptionsHaveLimits) {
+  EXPECT_THAT(message_of(ErrorKind::usage, [&] { run({.validation_fraction = 0.6}); }), HasSubstr("validation fraction"));
+  EXPECT_THAT(message_of(ErrorKind::usage, [&] { run({.validation_fraction = 0.0}); }), HasSubstr("validation fraction"));
+  EXPECT_THAT(message_of(ErrorKind::usage, [&] { run({.synthetic_bytes = 1000}); }), HasSubstr("1 MiB"));
+}
+
+TEST_F(Prepare, DefaultTextIsTheManualWithoutItsTables) {
+  EXPECT_FALSE(find_default_text(in_.path()).has_value());
+  EXPECT_FALSE(find_default_text(in_ / "missing").has_value());
+  const auto pods = in_ / "5.99.0/pod";
+  fs::create_directories(pods);
+  fs::create_directories(in_ / "5.99.1/pod");  // newer, but holds too little
+  write_bytes(in_ / "5.99.1/pod/perldiag.pod", text("diag", 100));
+  for (const std::string name : {"perlfunc.pod", "perlop.pod", "perl5360delta.pod", "perltoc.pod", "perljp.pod", "README"}) {
+    write_bytes(pods / name, text(name, 60000));
+  }
+  const auto found = find_default_text(in_.path());
+  ASSERT_TRUE(found.has_value());
+  EXPECT_THAT(found->paths, ElementsAre(pods / "perlfunc.pod", pods / "perlop.pod"));
+  EXPECT_EQ(found->description, "manual of Perl 5.99.0 (Debian package perl-doc), 2 files");
+}
+
+}  // namespace
+}  // namespace scape
