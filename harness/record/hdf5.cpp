@@ -1,7 +1,10 @@
 #include "record/hdf5.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
+#include <system_error>
 #include <variant>
 
 #include "scape/error.hpp"
@@ -207,6 +210,7 @@ std::vector<std::string> Group::members() const {
 namespace {
 
 Handle open_file(const std::string& path, Mode mode) {
+  H5dont_atexit();  // HDF5 1.10 crashes in its exit handler when a file could not be closed; ours are closed by their owners
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors are thrown, not printed
   switch (mode) {
     case Mode::create:
@@ -225,13 +229,31 @@ Handle open_file(const std::string& path, Mode mode) {
 
 File::File(const std::filesystem::path& path, Mode mode) : Group(open_file(path.string(), mode), path.string()) {}
 
+void File::reserve(std::int64_t bytes) {
+  hsize_t used = 0;
+  check(H5Fget_filesize(handle_.id(), &used), where_, "find the size");
+  void* descriptor = nullptr;
+  check(H5Fget_vfd_handle(handle_.id(), H5P_DEFAULT, &descriptor), where_, "reserve disk space");
+  const int fd = *static_cast<int*>(descriptor);
+  struct stat status {};
+  const auto wanted = static_cast<off_t>(used) + bytes;
+  if (fstat(fd, &status) == 0 && status.st_size >= wanted) return;  // HDF5 cuts the file whenever it has grown
+  if (const int error = posix_fallocate(fd, static_cast<off_t>(used), bytes); error != 0) {
+    throw Error(ErrorKind::input, fmt::format("{}: cannot reserve disk space: {}", where_, std::generic_category().message(error)));
+  }
+}
+
 void File::flush() {
   check(H5Fflush(handle_.id(), H5F_SCOPE_GLOBAL), where_, "flush");
 }
 
 void File::close() {
   flush();
+  hsize_t used = 0;
+  check(H5Fget_filesize(handle_.id(), &used), where_, "find the size");
   handle_ = Handle();
+  std::error_code error;
+  std::filesystem::resize_file(where_, used, error);  // if not, the file is only larger than it needs to be
 }
 
 }  // namespace scape::hdf5

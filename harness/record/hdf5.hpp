@@ -101,9 +101,13 @@ enum class Mode {
 class File : public Group {
  public:
   File(const std::filesystem::path& path, Mode mode);
+  /// Obtains disk space for `bytes` more than the file has. HDF5 cannot take back a write that fails half-way: a file on a
+  /// full disk would not open again. So reserve first, then write, then flush; when this throws, the file is as it was flushed
+  /// last.
+  void reserve(std::int64_t bytes);
   /// Hands everything written so far to the operating system.
   void flush();
-  /// Flushes and closes; unlike the destructor it reports failure.
+  /// Flushes, closes and returns reserved space. Close the groups and datasets before.
   void close();
 };
 

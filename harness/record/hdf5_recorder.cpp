@@ -64,7 +64,23 @@ Attributes own_attributes(const RunInfo& info, std::int64_t attempt) {
           {"attempt_started", utc_now()},
           {"status", std::string("running")}};
 }
-constexpr std::array reported_later{"started", "ended", "message", "complete"};
+
+void require_free_names(const RunInfo& info) {
+  std::vector<std::string> taken{"started", "ended", "message", "complete"};
+  for (const auto& [name, value] : own_attributes(info, 1)) taken.push_back(name);
+  for (const auto& [name, value] : info.attributes) {
+    if (std::find(taken.begin(), taken.end(), name) != taken.end()) {
+      throw Error(ErrorKind::internal, fmt::format("run file: attribute '{}' is given twice, or the recorder's own", name));
+    }
+    taken.push_back(name);
+  }
+}
+
+// More than one flush can add to a file: a new chunk and a new index node a column, and the attributes.
+std::int64_t space_for_a_flush(const RunInfo& info) {
+  const std::size_t columns = step_columns(info.diagnostics).size() + validation_columns().size();
+  return static_cast<std::int64_t>(columns * 8192 + 65536);
+}
 
 // A group of equally long columns. Rows wait in memory until flush().
 class Table {
@@ -123,6 +139,8 @@ class Table {
     for (std::vector<double>& column : waiting_) column.clear();
   }
 
+  void close() { datasets_.clear(); }
+
   [[nodiscard]] std::int64_t rows_waiting() const { return static_cast<std::int64_t>(waiting_.front().size()); }
   [[nodiscard]] std::int64_t last_step() const { return last_step_; }
 
@@ -151,17 +169,25 @@ void require_run_file(const hdf5::File& file, const std::filesystem::path& path)
 
 class Hdf5Recorder::Writer {
  public:
-  static Writer create(const std::filesystem::path& path, bool replace, const RunInfo& info) {
+  static std::unique_ptr<Writer> create(const std::filesystem::path& path, bool replace, const RunInfo& info) {
     hdf5::File file(path, replace ? hdf5::Mode::replace : hdf5::Mode::create);
-    file.set_attribute("started", utc_now());
-    Table steps = Table::create(file.create_group("steps"), step_columns(info.diagnostics));
-    Table validation = Table::create(file.create_group("validation"), validation_columns());
-    return {std::move(file), std::move(steps), std::move(validation), 1, info};
+    try {
+      file.reserve(space_for_a_flush(info));
+      file.set_attribute("started", utc_now());
+      Table steps = Table::create(file.create_group("steps"), step_columns(info.diagnostics));
+      Table validation = Table::create(file.create_group("validation"), validation_columns());
+      return std::unique_ptr<Writer>(new Writer(std::move(file), std::move(steps), std::move(validation), 1, info));
+    } catch (const Error&) {
+      std::error_code ignored;
+      if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);  // nothing half-written
+      throw;
+    }
   }
 
-  static Writer reopen(const std::filesystem::path& path, const RunInfo& info) {
+  static std::unique_ptr<Writer> reopen(const std::filesystem::path& path, const RunInfo& info) {
     hdf5::File file(path, hdf5::Mode::modify);
     require_run_file(file, path);
+    file.reserve(space_for_a_flush(info));
     const std::int64_t attempt = attribute_or<std::int64_t>(file, "attempt", 0) + 1;
     Table steps = Table::reopen(file.group("steps"), path.string() + "/steps", step_columns(info.diagnostics), info.first_step);
     if (steps.last_step() < info.first_step - 1) {
@@ -171,7 +197,7 @@ class Hdf5Recorder::Writer {
     Table validation =
         Table::reopen(file.group("validation"), path.string() + "/validation", validation_columns(), info.first_step);
     for (const char* name : {"complete", "ended", "message"}) file.remove_attribute(name);
-    return {std::move(file), std::move(steps), std::move(validation), attempt, info};
+    return std::unique_ptr<Writer>(new Writer(std::move(file), std::move(steps), std::move(validation), attempt, info));
   }
 
   ~Writer() {
@@ -180,8 +206,8 @@ class Hdf5Recorder::Writer {
     } catch (const Error&) {  // already reported by the call that failed, or nobody is left to tell
     }
   }
-  Writer(Writer&&) = default;
-  Writer& operator=(Writer&&) = delete;
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
 
   void step(StepRecord record) {
     if (record.step <= steps_.last_step()) {
@@ -199,6 +225,7 @@ class Hdf5Recorder::Writer {
   }
 
   void flush() {
+    file_.reserve(space_);
     steps_.flush();
     validation_.flush();
     file_.flush();
@@ -213,7 +240,9 @@ class Hdf5Recorder::Writer {
     file_.set_attribute("status", to_string(outcome.status));
     file_.flush();
     if (outcome.status == RunStatus::complete) file_.set_attribute("complete", true);
-    file_.flush();
+    steps_.close();
+    validation_.close();
+    file_.close();
     ended_ = true;
   }
 
@@ -221,16 +250,13 @@ class Hdf5Recorder::Writer {
 
  private:
   Writer(hdf5::File file, Table steps, Table validation, std::int64_t attempt, const RunInfo& info)
-      : file_(std::move(file)), steps_(std::move(steps)), validation_(std::move(validation)), attempt_(attempt) {
-    const Attributes own = own_attributes(info, attempt);
-    for (const auto& [name, value] : info.attributes) {
-      const auto is_this = [&name = name](const auto& entry) { return entry.first == name; };
-      if (std::any_of(own.begin(), own.end(), is_this) || std::count(reported_later.begin(), reported_later.end(), name) > 0) {
-        throw Error(ErrorKind::internal, fmt::format("run file: attribute '{}' is the recorder's own", name));
-      }
-      file_.set_attribute(name, value);
-    }
-    for (const auto& [name, value] : own) file_.set_attribute(name, value);
+      : file_(std::move(file)),
+        steps_(std::move(steps)),
+        validation_(std::move(validation)),
+        attempt_(attempt),
+        space_(space_for_a_flush(info)) {
+    for (const auto& [name, value] : info.attributes) file_.set_attribute(name, value);
+    for (const auto& [name, value] : own_attributes(info, attempt)) file_.set_attribute(name, value);
     file_.flush();
   }
 
@@ -238,6 +264,7 @@ class Hdf5Recorder::Writer {
   Table steps_;
   Table validation_;
   std::int64_t attempt_;
+  std::int64_t space_;
   double unflushed_seconds_ = 0;
   bool ended_ = false;
 };
@@ -257,9 +284,12 @@ void Hdf5Recorder::begin(const RunInfo& info) {
   if (!folder.empty() && !std::filesystem::create_directories(folder, error) && error) {
     throw Error(ErrorKind::input, fmt::format("{}: cannot create the folder: {}", folder.string(), error.message()));
   }
-  writer_ = std::make_unique<Writer>(exists && existing_ == ExistingFile::append
-                                         ? Writer::reopen(path_, info)
-                                         : Writer::create(path_, existing_ == ExistingFile::overwrite, info));
+  require_free_names(info);
+  if (exists && existing_ == ExistingFile::append) {
+    writer_ = Writer::reopen(path_, info);
+    return;
+  }
+  writer_ = Writer::create(path_, existing_ == ExistingFile::overwrite, info);
 }
 
 void Hdf5Recorder::step(const StepRecord& record) {

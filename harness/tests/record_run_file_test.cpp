@@ -204,6 +204,7 @@ TEST(RunFile, RefusesRowsThatCannotBeMeant) {
   RunInfo info = sample_info();
   info.attributes.emplace_back("status", std::string("mine"));
   EXPECT_THAT(error_of(ErrorKind::internal, [&] { Hdf5Recorder(folder / "other.h5").begin(info); }), HasSubstr("'status'"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "other.h5"));
 }
 
 TEST(RunFile, NamesWhatCannotBeWrittenOrRead) {
