@@ -48,7 +48,7 @@ const char* meaning(Phase phase) {
     case Phase::compress:
       return "the method's own work on gradients: residuals, selection, packing, quantization";
     case Phase::communication:
-      return "exposed communication: compute inside, or waiting for, a collective";
+      return "exposed communication, that is compute inside, or waiting for, a collective";
     case Phase::update:
       break;
   }
