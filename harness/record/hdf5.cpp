@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <limits>
 #include <system_error>
 #include <variant>
 
@@ -182,7 +183,10 @@ Dataset Group::create_dataset(const std::string& name, ElementType type) {
   const Handle space = owned(H5Screate_simple(1, &size, &limit), H5Sclose, place, "create the dataset");
   const Handle layout = owned(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, place, "create the dataset");
   check(H5Pset_chunk(layout.id(), 1, &chunk_elements), place, "create the dataset");
-  const hid_t file_type = type == ElementType::int64 ? H5T_STD_I64LE : H5T_IEEE_F64LE;
+  const bool whole = type == ElementType::int64;
+  const double fill = whole ? -1 : std::numeric_limits<double>::quiet_NaN();
+  check(H5Pset_fill_value(layout.id(), H5T_NATIVE_DOUBLE, &fill), place, "create the dataset");
+  const hid_t file_type = whole ? H5T_STD_I64LE : H5T_IEEE_F64LE;
   return {owned(H5Dcreate2(handle_.id(), name.c_str(), file_type, space.id(), H5P_DEFAULT, layout.id(), H5P_DEFAULT), H5Dclose,
                 place, "create the dataset"),
           place};

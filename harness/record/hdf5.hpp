@@ -60,8 +60,8 @@ class Object {
   std::string where_;  // "run.h5" or "run.h5/steps/loss"
 };
 
-/// One-dimensional, chunked, extendible, uncompressed. Values cross this interface as double; int64 holds whole numbers below
-/// 2^53 exactly.
+/// One-dimensional, chunked, extendible, uncompressed. Elements never written read as NaN, or -1 in int64. Values cross this
+/// interface as double; int64 holds whole numbers below 2^53 exactly.
 class Dataset : public Object {
  public:
   [[nodiscard]] std::int64_t size() const;

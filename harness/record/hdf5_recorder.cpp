@@ -82,7 +82,13 @@ std::int64_t space_for_a_flush(const RunInfo& info) {
   return static_cast<std::int64_t>(columns * 8192 + 65536);
 }
 
-// A group of equally long columns. Rows wait in memory until flush().
+// A kill in the middle of a flush leaves some columns longer than others, or long but not filled. Therefore the first column,
+// "step", goes to the file after all others have: a row is there if and only if its step is.
+std::size_t rows_present(const std::vector<double>& steps) {
+  return static_cast<std::size_t>(std::find(steps.begin(), steps.end(), -1.0) - steps.begin());
+}
+
+// A group of equally long columns. Rows wait in memory until they are flushed.
 class Table {
  public:
   static Table create(hdf5::Group parent, const std::vector<Column>& columns) {
@@ -97,8 +103,7 @@ class Table {
     return table;
   }
 
-  // Keeps the rows whose step is below `first_step`. A kill in the middle of a flush may have left columns of unequal
-  // length: what is beyond the shortest was never promised and goes, too.
+  // Keeps the rows whose step is below `first_step`.
   static Table reopen(const hdf5::Group& parent, const std::string& where, const std::vector<Column>& columns,
                       std::int64_t first_step) {
     std::vector<std::string> names;
@@ -133,12 +138,14 @@ class Table {
     for (std::size_t i = 0; i < values.size(); ++i) waiting_[i].push_back(values[i]);
   }
 
-  void flush() {
-    for (std::size_t i = 0; i < columns_.size(); ++i) datasets_[i].write(written_, waiting_[i]);
+  void write_values() {
+    for (std::size_t i = 1; i < columns_.size(); ++i) datasets_[i].write(written_, waiting_[i]);
+  }
+  void write_steps() {
+    datasets_.front().write(written_, waiting_.front());
     written_ += rows_waiting();
     for (std::vector<double>& column : waiting_) column.clear();
   }
-
   void close() { datasets_.clear(); }
 
   [[nodiscard]] std::int64_t rows_waiting() const { return static_cast<std::int64_t>(waiting_.front().size()); }
@@ -226,8 +233,11 @@ class Hdf5Recorder::Writer {
 
   void flush() {
     file_.reserve(space_);
-    steps_.flush();
-    validation_.flush();
+    steps_.write_values();
+    validation_.write_values();
+    file_.flush();
+    steps_.write_steps();
+    validation_.write_steps();
     file_.flush();
     unflushed_seconds_ = 0;
   }
@@ -323,10 +333,9 @@ RunFileState read_run_file_state(const std::filesystem::path& path) {
   state.planned_steps = attribute_or<std::int64_t>(file, "planned_steps", 0);
   const hdf5::Group group = file.group("steps");
   const std::vector<double> steps = group.dataset("step").read();
-  const std::vector<double> losses = group.dataset("loss").read();
-  if (const std::size_t rows = std::min(steps.size(), losses.size()); rows > 0) {
+  if (const std::size_t rows = rows_present(steps); rows > 0) {
     state.last_step = static_cast<std::int64_t>(steps[rows - 1]);
-    state.last_loss = losses[rows - 1];
+    state.last_loss = group.dataset("loss").read().at(rows - 1);
   }
   return state;
 }
