@@ -1,6 +1,9 @@
 // oneDNN matmul. Making a primitive costs far more than running a small one, so each thread keeps those it has made, by
-// shape, strides and kind; a thread of its own also means that the memory objects inside can be re-pointed without a lock.
+// shape, strides, kind and number of OpenMP threads; a thread of its own also means that the memory objects inside can be
+// re-pointed without a lock.
 #include "ops/cpu/gemm.hpp"
+
+#include <omp.h>
 
 #include <array>
 #include <map>
@@ -75,9 +78,9 @@ class Product {
 
 void gemm(Strided<float> c, Strided<const float> a, Strided<const float> b, const float* bias, GemmShape s, bool add) {
   if (s.batch == 1) a.batch = b.batch = c.batch = 0;
-  using Key = std::array<std::int64_t, 15>;
+  using Key = std::array<std::int64_t, 16>;
   const Key key{s.m,      s.n,     s.k,   s.batch,  a.row,   a.column,        a.batch, b.row,
-                b.column, b.batch, c.row, c.column, c.batch, bias != nullptr, add};
+                b.column, b.batch, c.row, c.column, c.batch, bias != nullptr, add,     omp_get_max_threads()};
   thread_local std::map<Key, Product> products;
   auto found = products.find(key);
   if (found == products.end()) {

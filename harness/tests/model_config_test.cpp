@@ -1,0 +1,105 @@
+// Presets, validation, parameter layout and FLOPs.
+#include <gmock/gmock.h>
+
+#include "model_test_support.hpp"
+
+namespace scape {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string usage_error(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "nothing thrown";
+}
+
+TEST(ModelConfig, PresetsHaveTheirParameterCounts) {
+  // GPT: V·C + T·C + L·(12 C² + 13 C) + 2 C.  Llama: 2·V·C + L·(2 C² + 2·C·kv·s + 3·C·F + 2 C) + C.
+  EXPECT_EQ(parameter_layout(model_config("gpt-nano")).size(), 256 * 96 + 64 * 96 + 3 * (12 * 96 * 96 + 13 * 96) + 2 * 96);
+  EXPECT_EQ(parameter_layout(model_config("gpt-mini")).size(), 256 * 192 + 128 * 192 + 4 * (12 * 192 * 192 + 13 * 192) + 2 * 192);
+  EXPECT_EQ(parameter_layout(model_config("llama-nano")).size(),
+            2 * 256 * 96 + 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 256 + 2 * 96) + 96);
+  EXPECT_EQ(parameter_layout(model_config("llama-mini")).size(),
+            2 * 256 * 192 + 4 * (2 * 192 * 192 + 2 * 192 * 64 + 3 * 192 * 512 + 2 * 192) + 192);
+  for (const std::string& name : model_presets()) EXPECT_NO_THROW(model_config(name).validate()) << name;
+  EXPECT_THAT(model_presets(), ElementsAre("gpt-nano", "gpt-mini", "llama-nano", "llama-mini"));
+}
+
+TEST(ModelConfig, UnknownPresetNamesTheNearest) {
+  EXPECT_EQ(usage_error([] { (void)model_config("lama-nano"); }), "no model 'lama-nano'; did you mean 'llama-nano'?");
+}
+
+TEST(ModelConfig, ValidationNamesTheSetting) {
+  const auto error_of = [](const std::function<void(ModelConfig&)>& change) {
+    ModelConfig config = model_config("llama-nano");
+    change(config);
+    return usage_error([&] { config.validate(); });
+  };
+  EXPECT_THAT(error_of([](ModelConfig& c) { c.heads = 5; }), HasSubstr("'heads' (5) must divide width (96)"));
+  EXPECT_THAT(error_of([](ModelConfig& c) { c.kv_heads = 2; }), HasSubstr("'kv_heads' (2) must divide heads (3)"));
+  EXPECT_THAT(error_of([](ModelConfig& c) { c.layers = 0; }), HasSubstr("'layers' must be at least 1, not 0"));
+  EXPECT_THAT(error_of([](ModelConfig& c) { c.heads = c.kv_heads = 32; }),
+              HasSubstr("'positions' rotary needs an even head size, not 3"));
+  EXPECT_THAT(error_of([](ModelConfig& c) { c.norm_epsilon = 0; }), HasSubstr("'norm_epsilon'"));
+  EXPECT_THAT(error_of([](ModelConfig& c) { c.init_std = -1; }), HasSubstr("'init_std'"));
+  EXPECT_THAT(usage_error([] { (void)make_model(model_config("gpt-nano"), {DeviceKind::cuda, 0}); }), HasSubstr("CPU"));
+}
+
+TEST(ModelConfig, EverySettingIsAnOption) {
+  ModelConfig config = model_config("gpt-nano");
+  OptionTable table;
+  config.declare(table);
+  for (const char* setting : {"layers=2", "norm=rms_norm", "positions=rotary", "activation=swiglu", "tied_embedding=false",
+                              "biases=false", "rope_base=5e5", "kv_heads=1"}) {
+    table.set(parse_setting(setting, "--set"));
+  }
+  EXPECT_EQ(config.layers, 2);
+  EXPECT_EQ(config.rope_base, 5e5);
+  const ParameterLayout layout = parameter_layout(config);
+  std::vector<std::string> names;
+  for (const ParameterTensor& tensor : layout.tensors()) names.push_back(tensor.name);
+  EXPECT_THAT(names, ElementsAre("embedding", "layers.0.attention.qkv", "layers.0.attention.out", "layers.0.ffn.in",
+                                 "layers.0.ffn.out", "layers.1.attention.qkv", "layers.1.attention.out", "layers.1.ffn.in",
+                                 "layers.1.ffn.out", "head", "layers.0.norm1.scale", "layers.0.norm2.scale", "layers.1.norm1.scale",
+                                 "layers.1.norm2.scale", "norm.scale"));
+  ASSERT_EQ(layout.runs().size(), 2U) << "matrices, then vectors";
+  EXPECT_EQ(layout.runs()[1].role, TensorRole::vector);
+  EXPECT_EQ(layout.runs()[1].range, (Range{layout.size() - 5 * 96, layout.size()}));
+}
+
+TEST(ModelConfig, FlopsCountMatrixProductsAndAttention) {
+  const double gpt = 6.0 * (256 * 96 + 3 * 12 * 96 * 96) + 12.0 * 3 * 96 * 64;
+  EXPECT_DOUBLE_EQ(flops_per_token(model_config("gpt-nano")), gpt);
+  const double llama = 6.0 * (256 * 96 + 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 256)) + 12.0 * 3 * 96 * 64;
+  EXPECT_DOUBLE_EQ(flops_per_token(model_config("llama-nano")), llama);
+}
+
+TEST(ModelConfig, InitialisationFollowsTheRoles) {
+  const ModelConfig config = model_config("gpt-nano");
+  const auto model = make_model(config);
+  const auto twin = make_model(config);
+  EXPECT_EQ(copy_of(model->params()), copy_of(twin->params()));
+  for (const ParameterTensor& tensor : model->layout().tensors()) {
+    const Floats values = copy_of(model->params().subspan(tensor.range.begin, tensor.range.size()));
+    if (tensor.role == TensorRole::vector) {
+      const float expected = tensor.name.ends_with(".scale") ? 1.0F : 0.0F;
+      EXPECT_TRUE(std::all_of(values.begin(), values.end(), [&](float v) { return v == expected; })) << tensor.name;
+    } else {
+      const bool into_residual = tensor.name.ends_with("attention.out") || tensor.name.ends_with("ffn.out");
+      const double expected = into_residual ? 0.02 / std::sqrt(6.0) : 0.02;
+      EXPECT_NEAR(std::sqrt(inner(values, values) / static_cast<double>(values.size())), expected, 0.05 * expected) << tensor.name;
+    }
+  }
+  ModelConfig other = config;
+  other.init_seed = 1;
+  EXPECT_NE(copy_of(model->params()), copy_of(make_model(other)->params()));
+}
+
+}  // namespace
+}  // namespace scape

@@ -1,0 +1,157 @@
+// Operators on inputs small enough to work out by hand, and the accuracy of the vectorised exponential.
+#include <numbers>
+
+#include "model_test_support.hpp"
+#include "ops/activation.hpp"
+#include "ops/attention.hpp"
+#include "ops/cpu/loops.hpp"
+#include "ops/cross_entropy.hpp"
+#include "ops/embedding.hpp"
+#include "ops/matmul.hpp"
+#include "ops/norm.hpp"
+#include "ops/rotary.hpp"
+#include "ops/threads.hpp"
+
+namespace scape {
+namespace {
+
+TEST(OpsValue, ExponentialIsWithinTwoUlps) {
+  double worst = 0;
+  for (std::int32_t i = -86'999; i <= 87'999; ++i) {
+    const float x = static_cast<float>(i) * 1e-3F;
+    const float exact = static_cast<float>(std::exp(static_cast<double>(x)));
+    const float ulp = std::nextafter(exact, INFINITY) - exact;
+    worst = std::max(worst, std::abs(static_cast<double>(ops::exponential(x)) - std::exp(static_cast<double>(x))) / ulp);
+  }
+  EXPECT_LT(worst, 2);
+  EXPECT_EQ(ops::exponential(0.0F), 1.0F);
+  EXPECT_EQ(ops::exponential(-INFINITY), ops::exponential(-87.0F));
+  EXPECT_EQ(ops::exponential(INFINITY), ops::exponential(88.0F));
+  EXPECT_TRUE(std::isnan(ops::exponential(NAN)));
+}
+
+TEST(OpsValue, LinearAddsBiasAndTransposesTheWeight) {
+  const Floats x{1, 2};
+  const Floats w{10, 20, 30, 40, 50, 60};  // [3, 2]
+  const Floats bias{1, 2, 3};
+  Floats y(3);
+  const Stream stream;
+  ops::linear_forward(span_of(y), span_of(x), span_of(w), span_of(bias), {1, 2, 3}, ops::Write::assign, stream);
+  EXPECT_EQ(y, (Floats{51, 112, 173}));
+  ops::linear_forward(span_of(y), span_of(x), span_of(w), Span<const float>(), {1, 2, 3}, ops::Write::add, stream);
+  EXPECT_EQ(y, (Floats{101, 222, 343}));
+}
+
+TEST(OpsValue, LayerNormAndRmsNorm) {
+  const Floats x{1, 3, 5, 7};  // mean 4, variance 5, mean square 21
+  const Floats scale{1, 1, 2, 1};
+  const Floats shift{0, 10, 0, 0};
+  Floats y(4);
+  Floats normalised(4);
+  Floats inverse(1);
+  const Stream stream;
+  ops::norm_forward(span_of(y), span_of(normalised), span_of(inverse), span_of(x), span_of(scale), span_of(shift), {1, 4, true, 0},
+                    stream);
+  const float r = 1 / std::sqrt(5.0F);
+  const Floats centred{-3 * r, -r + 10, 2 * r, 3 * r};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(y[i], centred[i]);
+  ops::norm_forward(span_of(y), span_of(normalised), span_of(inverse), span_of(x), span_of(scale), Span<const float>(),
+                    {1, 4, false, 4},
+                    stream);  // epsilon 4: 1/√25
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(y[i], x[i] / 5 * scale[i]);
+}
+
+TEST(OpsValue, Gelu) {
+  const Floats x{0, 1, -1, 20, -20};
+  Floats y(5);
+  ops::gelu_forward(span_of(y), span_of(x), Stream());
+  EXPECT_EQ(y[0], 0);
+  for (std::size_t i = 1; i < 5; ++i) {
+    const double v = x[i];
+    const double expected = v / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (v + 0.044715 * v * v * v)));
+    EXPECT_NEAR(y[i], expected, 1e-6);
+  }
+  EXPECT_NEAR(y[1], 0.841192, 1e-6);  // as published for the tanh form; the exact GELU has 0.841345
+}
+
+TEST(OpsValue, Swiglu) {
+  const Floats x{2, -1, 3, 5};  // gate 2, −1; up 3, 5
+  Floats y(2);
+  ops::swiglu_forward(span_of(y), span_of(x), 1, 2, Stream());
+  EXPECT_NEAR(y[0], 2 / (1 + std::exp(-2.0)) * 3, 1e-6);
+  EXPECT_NEAR(y[1], -1 / (1 + std::exp(1.0)) * 5, 1e-6);
+}
+
+TEST(OpsValue, RotaryTurnsHalvesAgainstEachOther) {
+  // Base 4, size 4: angles p and p/2 for the pairs (0, 2) and (1, 3).
+  Floats cosine(2 * 2);
+  Floats sine(2 * 2);
+  ops::rotary_table(span_of(cosine), span_of(sine), 2, 4, 4.0);
+  Floats x{1, 2, 3, 4, 1, 0, 0, 2};  // positions 0 and 1
+  ops::rotary_forward(span_of(x), span_of(cosine), span_of(sine), {1, 2, 1, 4, 4}, Stream());
+  const Floats expected{1, 2, 3, 4, std::cos(1.0F), -2 * std::sin(0.5F), std::sin(1.0F), 2 * std::cos(0.5F)};
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(x[i], expected[i], 1e-6) << i;
+}
+
+TEST(OpsValue, AttentionOverTwoPositions) {
+  // One head of size 1: q = 1, 2; k = 1, 3; v = 10, 20. Row 1: softmax(2, 6).
+  const Floats qkv{1, 1, 10, 2, 3, 20};
+  Floats out(2);
+  Floats probabilities(4);
+  ops::attention_forward(span_of(out), span_of(probabilities), span_of(qkv), {1, 2, 1, 1, 1}, Stream());
+  const float first = 1 / (1 + std::exp(4.0F));
+  EXPECT_FLOAT_EQ(out[0], 10);
+  EXPECT_NEAR(out[1], 10 * first + 20 * (1 - first), 1e-5);
+  EXPECT_EQ(probabilities[1], 0) << "the future has no weight";
+}
+
+TEST(OpsValue, AttentionScalesByTheRootOfTheHeadSize) {
+  // Head size 4, scores 2·4·1 / √4 = 4 and 0.
+  const Floats qkv{0, 0, 0, 0, 2, 2, 2, 2, 1, 0, 0, 0, /**/ 1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0};
+  Floats out(8);
+  Floats probabilities(4);
+  ops::attention_forward(span_of(out), span_of(probabilities), span_of(qkv), {1, 2, 1, 1, 4}, Stream());
+  EXPECT_NEAR(probabilities[2], 1 / (1 + std::exp(-4.0)), 1e-6);
+  EXPECT_NEAR(out[4], probabilities[2], 1e-6);
+  EXPECT_NEAR(out[5], probabilities[3], 1e-6);
+}
+
+TEST(OpsValue, CrossEntropy) {
+  const Floats logits{0, 0, 0, 0, std::log(3.0F), 0};  // log 3 − 0;  log 5 − log 3
+  const std::vector<std::int32_t> targets{1, 1};
+  Floats losses(2);
+  double loss = 0;
+  const Span<double> loss_span{std::span<double>(&loss, 1)};
+  ops::cross_entropy_forward(loss_span, span_of(losses), span_of(logits), span_of(targets), 2, 3, Stream());
+  EXPECT_NEAR(loss, (std::log(3.0) + std::log(5.0 / 3)) / 2, 1e-7);
+  Floats gradient = logits;
+  ops::cross_entropy_forward_backward(loss_span, span_of(losses), span_of(gradient), span_of(targets), 2, 3, 1.0, Stream());
+  const Floats expected{1.0F / 6, -1.0F / 3, 1.0F / 6, 0.1F, -0.2F, 0.1F};
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_NEAR(gradient[i], expected[i], 1e-7) << i;
+  const Floats far{200, 0, 0, -200, 0, 0};  // no overflow, no NaN
+  ops::cross_entropy_forward(loss_span, span_of(losses), span_of(far), span_of(targets), 2, 3, Stream());
+  EXPECT_NEAR(loss, (200 + std::log(2.0)) / 2, 1e-5);
+}
+
+TEST(OpsValue, IdsOutsideTheVocabularyAreRefused) {
+  const Floats tokens(6);
+  Floats x(4);
+  for (const std::int32_t bad : {-1, 3}) {
+    const std::vector<std::int32_t> ids{0, bad};
+    try {
+      ops::embedding_forward(span_of(x), span_of(ids), span_of(tokens), Span<const float>(), {1, 2, 2, 3}, Stream());
+      FAIL() << "id " << bad << " accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::input);
+      EXPECT_EQ(std::string(error.what()),
+                "token id " + std::to_string(bad) + " at position 1 of the batch is outside the vocabulary of 3");
+    }
+  }
+}
+
+TEST(OpsValue, ThreadsAreCounted) {
+  EXPECT_THROW(ops::set_threads(0, Stream()), Error);
+}
+
+}  // namespace
+}  // namespace scape
