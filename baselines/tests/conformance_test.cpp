@@ -1,0 +1,447 @@
+// Laws that every registered method must obey, on any number of ranks. The registry is the list: every optimizer, every rule with
+// the dense sync, every sync with AdamW; each with its defaults and with every value of each of its options in turn.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <sstream>
+
+#include "rig.hpp"
+#include "scape/baselines.hpp"
+
+namespace scape::testing {
+namespace {
+
+constexpr std::int64_t total_steps = 60;
+constexpr double learning_rate = 0.05;
+const std::vector<std::int64_t> sizes{1, 3, 19, 57, 1000};
+
+const Registry& registry() {
+  static const Registry all = [] {
+    Registry made;
+    register_core(made);
+    register_baselines(made);
+    return made;
+  }();
+  return all;
+}
+
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+struct Case {
+  std::string optimizer;
+  std::string sync;  // empty for a complete method
+  Settings settings;
+
+  [[nodiscard]] std::string name() const {
+    std::string text = optimizer + (sync.empty() ? "" : "_" + sync);
+    for (const auto& [option, value] : settings) text += "_" + option + "_" + value;
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+    return text;
+  }
+  [[nodiscard]] Case with(const Settings& more) const {
+    Case changed = *this;
+    changed.settings.insert(changed.settings.end(), more.begin(), more.end());
+    return changed;
+  }
+};
+
+// Names of the method's own options, not those that all methods share, with what each accepts.
+std::vector<std::pair<std::string, std::string>> own_options(const Case& method) {
+  CommonOptions common;
+  OptionTable shared;
+  common.declare(shared);
+  MethodChoice choice(registry(), method.optimizer, method.sync);
+  OptionTable table;
+  choice.declare(table);
+  std::vector<std::pair<std::string, std::string>> own;
+  for (const OptionTable::Option& option : table.options()) {
+    if (!shared.contains(option.name)) own.emplace_back(option.name, option.accepts);
+  }
+  return own;
+}
+
+bool has_option(const Case& method, const std::string& name) {
+  const auto own = own_options(method);
+  return std::any_of(own.begin(), own.end(), [&](const auto& option) { return option.first == name; });
+}
+
+// Values to try for an option: every one of a choice; for numbers those listed here.
+std::vector<std::string> values_of(const std::string& option, const std::string& accepts) {
+  static const std::map<std::string, std::vector<std::string>> numbers{
+      {"density", {"0.02", "0.3", "1"}}, {"density_warmup_fraction", {"0", "0.5"}}, {"mask_delay", {"0", "3"}},
+      {"mask_refresh", {"2"}},           {"momentum_correction", {"0.5"}},
+  };
+  if (const auto known = numbers.find(option); known != numbers.end()) return known->second;
+  std::vector<std::string> values;
+  if (accepts.find(" | ") == std::string::npos) return values;
+  std::istringstream words(accepts);
+  for (std::string word; words >> word;) {
+    if (word != "|") values.push_back(word);
+  }
+  return values;
+}
+
+std::vector<Case> base_cases() {
+  std::vector<Case> cases;
+  for (const auto& method : registry().optimizers.all()) cases.push_back({method.name, "", {}});
+  for (const auto& method : registry().rules.all()) cases.push_back({method.name, "dense", {}});
+  for (const auto& method : registry().syncs.all()) {
+    if (method.name != "dense") cases.push_back({"adamw", method.name, {}});
+  }
+  // Small models: a density at which something is selected and something is not.
+  for (Case& method : cases) {
+    if (has_option(method, "density")) method = method.with({{"density", "0.3"}});
+  }
+  return cases;
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const Case& base : base_cases()) {
+    cases.push_back(base);
+    for (const auto& [option, accepts] : own_options(base)) {
+      for (const std::string& value : values_of(option, accepts)) cases.push_back(base.with({{option, value}}));
+    }
+  }
+  return cases;
+}
+
+// A method in a rig.
+class Training {
+ public:
+  Training(const Case& method, std::int64_t size, MPI_Comm world = MPI_COMM_WORLD, Streams streams = Streams::immediate)
+      : Training(method, odd_layout(size), world, streams) {}
+  Training(const Case& method, const ParameterLayout& layout, MPI_Comm world, Streams streams)
+      : rig(layout, world, streams), choice_(registry(), method.optimizer, method.sync) {
+    choice_.declare(table_);
+    for (const auto& [option, value] : method.settings) table_.set({option, value, method.name()});
+    restart();
+  }
+  // The method anew, with the present parameters.
+  void restart() { optimizer = choice_.make(rig.method_context(total_steps)); }
+
+  // Noisy least squares: the rank's gradient of Σ ½ h (θ − θ*)² plus noise that differs by rank.
+  StepResult step(std::int64_t t) {
+    return rig.step(*optimizer, t, learning_rate, [&](std::int64_t j) {
+      return curvature(j) * (rig.params.data()[j] - target(j)) + 0.1F * normal_at(5, t, rig.comm->rank(), j);
+    });
+  }
+  [[nodiscard]] double loss() const {
+    double sum = 0;
+    for (std::int64_t j = 0; j < rig.params.size(); ++j) sum += 0.5 * curvature(j) * std::pow(rig.params.data()[j] - target(j), 2);
+    return sum;
+  }
+  [[nodiscard]] double wire_bytes() const { return rig.comm->traffic().total().wire_bytes; }
+
+  Rig rig;
+  std::unique_ptr<Optimizer> optimizer;
+
+ private:
+  static float curvature(std::int64_t j) { return 0.5F + static_cast<float>(j % 5) / 4; }
+  static float target(std::int64_t j) { return normal_at(29, 0, 0, j); }
+
+  MethodChoice choice_;
+  OptionTable table_;
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+}
+void expect_near(const Training& found, const Training& expected, float tolerance) {
+  for (std::int64_t j = 0; j < found.rig.params.size(); ++j) {
+    EXPECT_NEAR(found.rig.params.data()[j], expected.rig.params.data()[j], tolerance)
+        << "coordinate " << j << " of " << found.rig.params.size();
+  }
+}
+bool same_on_all_ranks(const Rig& rig) {
+  return testing::same_on_all_ranks(rig.params.data(), static_cast<std::size_t>(rig.params.span().size_bytes()), MPI_COMM_WORLD);
+}
+
+class Conformance : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Conformance, ReplicasStayEqualLossFallsAndBytesAreAsDeclared) {
+  for (const std::int64_t size : sizes) {
+    SCOPED_TRACE("size " + std::to_string(size));
+    Training run(GetParam(), size);
+    const double first = run.loss();
+    for (std::int64_t t = 1; t <= total_steps; ++t) {
+      const double before = run.wire_bytes();
+      const double expected = run.optimizer->expected_wire_bytes(t);
+      EXPECT_TRUE(run.step(t).applied);
+      EXPECT_NEAR(run.wire_bytes() - before, expected, 1e-9 * expected) << "step " << t;
+      EXPECT_TRUE(same_on_all_ranks(run.rig)) << "step " << t;
+    }
+    EXPECT_LT(run.loss(), 0.5 * first);
+  }
+}
+
+TEST_P(Conformance, SameBitsInEveryRunAndOnQueuedStreams) {
+  for (const std::int64_t size : {19, 1000}) {
+    Training first(GetParam(), size);
+    Training second(GetParam(), size);
+    Training queued(GetParam(), size, MPI_COMM_WORLD, Streams::queued);
+    for (std::int64_t t = 1; t <= 8; ++t) {
+      for (Training* run : {&first, &second, &queued}) run->step(t);
+    }
+    EXPECT_TRUE(same_bits(first.rig.values(), second.rig.values()));
+    EXPECT_TRUE(same_bits(first.rig.values(), queued.rig.values()));
+  }
+}
+
+TEST_P(Conformance, StateBroughtToAFreshMethodContinuesWithTheSameBits) {
+  for (const std::int64_t size : {3, 57}) {
+    Training whole(GetParam(), size);
+    Training resumed(GetParam(), size);
+    for (std::int64_t t = 1; t <= 16; ++t) {
+      whole.step(t);
+      resumed.step(t);
+      const StateBytes saved = save(*resumed.optimizer);
+      resumed.restart();
+      load(*resumed.optimizer, saved);
+      EXPECT_TRUE(same_bits(whole.rig.values(), resumed.rig.values())) << "size " << size << ", step " << t;
+    }
+    EXPECT_EQ(save(*whole.optimizer), save(*resumed.optimizer));
+  }
+}
+
+// A refused step leaves no trace: the run goes on exactly like one that never saw the bad gradient.
+TEST_P(Conformance, ABadGradientOnOneRankIsRefusedByAllWithoutATrace) {
+  const std::vector<float> bad_values{std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                                      std::numeric_limits<float>::quiet_NaN()};
+  for (const std::int64_t size : sizes) {
+    Training healthy(GetParam(), size);
+    Training run(GetParam(), size);
+    for (std::int64_t t = 1; t <= 9; ++t) {
+      const std::vector<float> before = run.rig.values();
+      const int bad_rank = static_cast<int>(t) % run.rig.comm->size();
+      const std::int64_t bad_coordinate = (t * 7 + size - 1) % size;
+      const StepResult refused = run.rig.step(*run.optimizer, t, learning_rate, [&](std::int64_t j) {
+        const bool bad = run.rig.comm->rank() == bad_rank && j == bad_coordinate;
+        return bad ? bad_values[static_cast<std::size_t>(t % 3)] : normal_at(3, t, run.rig.comm->rank(), j);
+      });
+      EXPECT_FALSE(refused.applied) << "size " << size << ", step " << t;
+      EXPECT_TRUE(same_bits(before, run.rig.values()));
+      EXPECT_TRUE(run.step(t).applied);
+      EXPECT_TRUE(healthy.step(t).applied);
+      EXPECT_TRUE(all_finite(run.rig.values()));
+      EXPECT_TRUE(same_bits(healthy.rig.values(), run.rig.values())) << "size " << size << ", step " << t;
+    }
+  }
+}
+
+TEST_P(Conformance, RowsWithoutGradientStayAsTheyAre) {
+  const auto untouched = [](std::int64_t j) { return j < 4 || (j >= 20 && j < 28) || (j >= 300 && j < 560); };
+  for (const std::int64_t size : {19, 57, 1000}) {
+    Training run(GetParam().with({{"weight_decay", "0"}}), size);
+    const std::vector<float> before = run.rig.values();
+    for (std::int64_t t = 1; t <= 100; ++t) {
+      run.rig.step(*run.optimizer, t, learning_rate,
+                   [&](std::int64_t j) { return untouched(j) ? 0.0F : normal_at(3, t, run.rig.comm->rank(), j); });
+    }
+    std::vector<float> after = run.rig.values();
+    std::int64_t moved = 0;
+    for (std::int64_t j = 0; j < size; ++j) {
+      const auto i = static_cast<std::size_t>(j);
+      if (untouched(j)) {
+        EXPECT_EQ(std::memcmp(&before[i], &after[i], sizeof(float)), 0) << "coordinate " << j << " of " << size;
+      }
+      moved += before[i] != after[i] ? 1 : 0;
+    }
+    EXPECT_GT(moved, 0);
+  }
+}
+
+TEST_P(Conformance, OneRankSendsNothing) {
+  Training run(GetParam(), 57, MPI_COMM_SELF);
+  for (std::int64_t t = 1; t <= 3; ++t) {
+    EXPECT_EQ(run.optimizer->expected_wire_bytes(t), 0);
+    EXPECT_TRUE(run.step(t).applied);
+  }
+  EXPECT_EQ(run.wire_bytes(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Conformance, ::testing::ValuesIn(all_cases()),
+                         [](const auto& test) { return test.param.name(); });
+
+// Laws about the limits in which a method is the dense one, and about who divides by N. One case a method: at density 1.
+std::vector<Case> limit_cases() {
+  std::vector<Case> cases;
+  for (const Case& base : base_cases()) cases.push_back(has_option(base, "density") ? base.with({{"density", "1"}}) : base);
+  return cases;
+}
+
+class Limits : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Limits, EqualGradientsGiveTheUpdateOfOneRank) {
+  for (const std::int64_t size : sizes) {
+    Training ranks(GetParam(), size);
+    Training alone(GetParam(), size, MPI_COMM_SELF);
+    for (std::int64_t t = 1; t <= 4; ++t) {
+      for (Training* run : {&ranks, &alone}) run->rig.step(*run->optimizer, t, learning_rate, [](std::int64_t) { return 1.0F; });
+    }
+    expect_near(ranks, alone, 1e-5F);
+  }
+}
+
+// Two steps, a large gradient and a small one, so that the coefficient of the first shows in the moments of the second.
+TEST_P(Limits, NormFiveIsClippedToOneByAFifth) {
+  const std::int64_t size = 57;
+  const auto direction = [](std::int64_t j) { return normal_at(41, 0, 0, j); };
+  double norm = 0;
+  for (std::int64_t j = 0; j < size; ++j) norm += std::pow(direction(j), 2);
+  norm = std::sqrt(norm);
+  const auto scaled_to = [&](double length) {
+    return [direction, factor = static_cast<float>(length / norm)](std::int64_t j) { return factor * direction(j); };
+  };
+  Training clipped(GetParam().with({{"clip_norm", "1"}}), size);
+  Training scaled(GetParam().with({{"clip_norm", "0"}}), size);
+  const StepResult result = clipped.rig.step(*clipped.optimizer, 1, learning_rate, scaled_to(5));
+  EXPECT_NEAR(result.gradient_norm, 5, 0.05);
+  scaled.rig.step(*scaled.optimizer, 1, learning_rate, scaled_to(5 / result.gradient_norm));
+  const std::vector<float> middle = scaled.rig.values();
+  for (Training* run : {&clipped, &scaled}) run->rig.step(*run->optimizer, 2, learning_rate, scaled_to(0.5));
+  EXPECT_FALSE(same_bits(middle, scaled.rig.values()));
+  expect_near(clipped, scaled, 1e-5F);
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Limits, ::testing::ValuesIn(limit_cases()), [](const auto& test) { return test.param.name(); });
+
+// Noise of different ranks, so that the mean matters.
+void expect_like_dense(const Case& method, const std::string& rule, float tolerance) {
+  SCOPED_TRACE(method.name());
+  for (const std::int64_t size : sizes) {
+    Training run(method, size);
+    Training dense({rule, "dense", {}}, size);
+    for (std::int64_t t = 1; t <= 20; ++t) {
+      run.step(t);
+      dense.step(t);
+    }
+    expect_near(run, dense, tolerance);
+  }
+}
+
+TEST(DenseLimit, DensityOneIsDense) {
+  for (const Case& method : limit_cases()) {
+    if (!has_option(method, "density")) continue;
+    expect_like_dense(method, method.sync.empty() ? "adams" : method.optimizer, method.sync.empty() ? 1e-4F : 0);
+  }
+}
+
+TEST(DenseLimit, ThirtyTwoBitsAreDense) {
+  expect_like_dense({"adamw", "quantized", {{"quant_bits", "32"}}}, "adamw", 0);
+}
+
+// What a step takes in comes out or is kept: Σ over ranks of (g + r) = N · mean + Σ r', for every sync that keeps a residual.
+TEST(ErrorFeedback, NothingIsLost) {
+  for (const Case& method : all_cases()) {
+    if (method.sync.empty()) continue;
+    const std::int64_t size = 1000;
+    Rig rig(odd_layout(size), MPI_COMM_WORLD);
+    MethodChoice choice(registry(), method.optimizer, method.sync);
+    OptionTable table;
+    choice.declare(table);
+    for (const auto& [option, value] : method.settings) table.set({option, value, "test"});
+    const auto recipe = registry().syncs.find(method.sync)->recipe();
+    OptionTable own;
+    recipe->declare(own);
+    for (const auto& [option, value] : method.settings) {
+      if (own.contains(option)) own.set({option, value, "test"});
+    }
+    const auto sync = recipe->make({}, rig.method_context(total_steps));
+    const auto ranks = static_cast<double>(rig.comm->size());
+    // Σ over the ranks of everything kept, in units of a sum of gradients.
+    const auto kept = [&](double& velocity) {
+      std::vector<double> sum(static_cast<std::size_t>(size), 0.0);
+      bool any = false;
+      for (const StateEntry& entry : sync->state()) {
+        const auto* values = reinterpret_cast<const float*>(entry.bytes.data());
+        if (entry.name.ends_with("/velocity")) velocity = 1;
+        if (!entry.name.ends_with("/residual") || entry.scope != StateScope::per_rank) continue;
+        any = true;
+        for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += values[j];
+      }
+      for (const StateEntry& entry : sync->state()) {
+        if (entry.scope != StateScope::shard) continue;
+        // A shard of the mean: place it by the sizes of the shards before it.
+        const auto* values = reinterpret_cast<const float*>(entry.bytes.data());
+        const auto count = entry.bytes.size() / static_cast<std::int64_t>(sizeof(float));
+        std::int64_t before = 0;
+        MPI_Exscan(&count, &before, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+        if (rig.comm->rank() == 0) before = 0;
+        for (std::int64_t i = 0; i < count; ++i) sum[static_cast<std::size_t>(before + i)] += ranks * values[i];
+      }
+      MPI_Allreduce(MPI_IN_PLACE, sum.data(), static_cast<int>(size), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+      return any ? sum : std::vector<double>{};
+    };
+    double has_velocity = 0;
+    std::vector<double> before = kept(has_velocity);
+    if (before.empty() || has_velocity > 0) continue;  // momentum adds its own input
+    SCOPED_TRACE(method.name());
+    for (std::int64_t t = 1; t <= 20; ++t) {
+      Rig::fill(rig.grads, [&](std::int64_t j) { return normal_at(7, t, rig.comm->rank(), j); });
+      std::vector<double> input(static_cast<std::size_t>(size));
+      for (std::size_t j = 0; j < input.size(); ++j) input[j] = rig.grads.data()[j];
+      MPI_Allreduce(MPI_IN_PLACE, input.data(), static_cast<int>(size), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+      EXPECT_TRUE(sync->reduce(rig.context(t, learning_rate)));
+      const std::vector<double> after = kept(has_velocity);
+      for (std::size_t j = 0; j < input.size(); ++j) {
+        EXPECT_NEAR(before[j] + input[j], ranks * rig.grads.data()[j] + after[j], 1e-4) << "coordinate " << j << ", step " << t;
+      }
+      before = after;
+    }
+  }
+}
+
+// Random layouts in any order of roles, random options: replicas equal, bytes as declared, finite. SCAPE_TEST_SEED replays one.
+TEST(Property, RandomLayoutsAndOptions) {
+  const char* given = std::getenv("SCAPE_TEST_SEED");
+  const std::uint64_t first = given != nullptr ? std::strtoull(given, nullptr, 10) : 1;
+  const std::uint64_t last = given != nullptr ? first : 40;
+  for (std::uint64_t seed = first; seed <= last; ++seed) {
+    Rng rng(seed);
+    const auto pick = [&](std::size_t n) { return static_cast<std::size_t>(rng.below(n)); };
+    const auto bases = base_cases();
+    Case method = bases[pick(bases.size())];
+    for (const auto& [option, accepts] : own_options(method)) {
+      const auto values = values_of(option, accepts);
+      if (!values.empty() && pick(2) == 0) method = method.with({{option, values[pick(values.size())]}});
+    }
+    ParameterLayout layout;
+    const std::size_t tensors = 1 + pick(6);
+    for (std::size_t i = 0; i < tensors; ++i) {
+      const auto rows = static_cast<std::int64_t>(1 + pick(40));
+      if (pick(3) == 0) {
+        layout.add("v" + std::to_string(i), {rows}, TensorRole::vector);
+      } else {
+        layout.add("w" + std::to_string(i), {rows, static_cast<std::int64_t>(1 + pick(30))}, TensorRole::matrix);
+      }
+    }
+    SCOPED_TRACE("SCAPE_TEST_SEED=" + std::to_string(seed) + " " + method.name() + ", " + std::to_string(layout.size()) +
+                 " coordinates");
+    std::unique_ptr<Training> run;
+    try {
+      run = std::make_unique<Training>(method, layout, MPI_COMM_WORLD, Streams::immediate);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage) << error.what();  // options that exclude each other
+      continue;
+    }
+    for (std::int64_t t = 1; t <= 10; ++t) {
+      const double before = run->wire_bytes();
+      const double expected = run->optimizer->expected_wire_bytes(t);
+      EXPECT_TRUE(run->step(t).applied);
+      EXPECT_NEAR(run->wire_bytes() - before, expected, 1e-9 * expected) << "step " << t;
+      EXPECT_TRUE(same_on_all_ranks(run->rig)) << "step " << t;
+    }
+    EXPECT_TRUE(all_finite(run->rig.values()));
+  }
+}
+
+}  // namespace
+}  // namespace scape::testing
