@@ -13,6 +13,7 @@ enum class ErrorKind {
   input,          ///< a file or data set that cannot be used; the message names file and byte exit status 3
   stopped,        ///< stopped on request (signal), state saved                                exit status 4
   communication,  ///< a rank or a collective failed                                          exit status 5
+  diverged,       ///< training produced non-finite gradients too often                       exit status 6
 };
 
 /// Exit status documented for `kind` (see ErrorKind).

@@ -1,0 +1,70 @@
+// The `scape` program. Exit status: 0 done, 1 internal error, 2 usage, 3 bad input, 4 stopped by a signal, 5 a rank failed,
+// 6 training diverged (scape/error.hpp).
+#include <cstdio>
+
+#include "commands.hpp"
+#include "scape/baselines.hpp"
+#include "scape/build_info.hpp"
+#include "scape/error.hpp"
+
+namespace scape {
+
+Registry make_registry() {
+  Registry registry;
+  register_core(registry);
+  register_baselines(registry);
+  return registry;
+}
+
+std::vector<Setting> parse_settings(const std::vector<std::string>& assignments) {
+  std::vector<Setting> settings;
+  for (const std::string& assignment : assignments) settings.push_back(parse_setting(assignment, "--set"));
+  return settings;
+}
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains language models with communication-efficient optimizers and measures what they save and cost.", "scape");
+  app.set_version_flag("--version", std::string(build_info::version));
+  app.require_subcommand(1);
+  app.footer(
+      "`scape COMMAND --help` explains a command. Exit status: 0 done, 1 internal error, 2 usage, 3 bad input,\n"
+      "4 stopped by a signal, 5 a rank failed, 6 training diverged.");
+  Action action;
+  add_train_command(app, action, argc, argv);
+  add_sweep_command(app, action);
+  add_data_command(app, action);
+  add_info_command(app, action);
+
+  if (argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+    const std::string given = argv[1];
+    if (std::find(names.begin(), names.end(), given) == names.end()) {
+      throw Error(ErrorKind::usage, "unknown command '" + given + "'; did you mean '" + nearest_name(given, names) + "'?");
+    }
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : exit_status(ErrorKind::usage);
+  }
+  return action();
+}
+
+}  // namespace
+
+}  // namespace scape
+
+int main(int argc, char** argv) {
+  try {
+    return scape::run(argc, argv);
+  } catch (const scape::Error& error) {
+    std::fprintf(stderr, "scape: %s\n", error.what());
+    return scape::exit_status(error.kind());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "scape: internal error: %s\n", error.what());
+    return scape::exit_status(scape::ErrorKind::internal);
+  }
+}

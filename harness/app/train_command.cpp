@@ -1,0 +1,237 @@
+// scape train: one run, under an MPI launcher or alone.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "commands.hpp"
+#include "data/token_file.hpp"
+#include "record/console_recorder.hpp"
+#include "record/hdf5_recorder.hpp"
+#include "scape/error.hpp"
+#include "train/run_config.hpp"
+#include "train/settings_file.hpp"
+#include "train/stop_signal.hpp"
+#include "train/trainer.hpp"
+
+namespace scape {
+
+namespace {
+
+struct Arguments {
+  std::string config;
+  std::vector<std::string> settings;
+  std::string out;
+  bool overwrite = false;
+  bool list = false;
+  std::string command_line;
+};
+
+template <class Base>
+void list_methods(const char* heading, const MethodList<Base>& methods) {
+  fmt::print("{}\n", heading);
+  for (const Method<Base>& method : methods.all()) {
+    fmt::print("  {:12} {} [{}]\n", method.name, method.summary, method.source);
+    OptionTable table;
+    const auto recipe = method.recipe();
+    recipe->declare(table);
+    for (const OptionTable::Option& option : table.options()) {
+      fmt::print("      {:26} {} ({}; default {})\n", option.name, option.help, option.accepts, to_string(option.value()));
+    }
+  }
+}
+
+int list_all() {
+  const Registry registry = make_registry();
+  list_methods("optimizer=  complete methods", registry.optimizers);
+  list_methods("optimizer=  update rules, combined with a sync", registry.rules);
+  list_methods("sync=       gradient synchronisation", registry.syncs);
+  fmt::print("options of every run\n");
+  TrainOptions train;
+  CommonOptions common;
+  OptionTable table;
+  train.declare(table);
+  common.declare(table);
+  for (const OptionTable::Option& option : table.options()) {
+    fmt::print("      {:26} {} ({}; default {})\n", option.name, option.help, option.accepts, to_string(option.value()));
+  }
+  fmt::print("models: ");
+  for (const std::string& name : model_presets()) fmt::print("{} ", name);
+  fmt::print("(each of their settings is an option, too)\n");
+  return 0;
+}
+
+// More ranks on some node than it has processors.
+bool is_oversubscribed() {
+  MPI_Comm node = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+  int ranks_here = 1;
+  MPI_Comm_size(node, &ranks_here);
+  MPI_Comm_free(&node);
+  int crowded = ranks_here > sysconf(_SC_NPROCESSORS_ONLN) ? 1 : 0;
+  MPI_Allreduce(MPI_IN_PLACE, &crowded, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  return crowded != 0;
+}
+
+// All that a run needs. Building it can fail on one rank alone (a file that is missing on its node), so nothing in here is
+// collective except at the places that say so.
+struct Run {
+  Registry registry = make_registry();
+  std::optional<RunConfig> config;
+  std::optional<TokenFile> tokens;
+  std::optional<TokenStream> training, validation;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Recorder> recorder = std::make_unique<NullRecorder>();
+
+  Run(const Arguments& arguments, int rank, int ranks) {
+    std::vector<Setting> settings;
+    if (!arguments.config.empty()) settings = read_settings(arguments.config);
+    for (Setting& setting : parse_settings(arguments.settings)) settings.push_back(std::move(setting));
+    const bool vocabulary_given = std::any_of(settings.begin(), settings.end(), [](const Setting& s) { return s.name == "vocab"; });
+    const TrainOptions& train = config.emplace(registry, settings).train;
+    require(!train.data.empty(), ErrorKind::usage, "no data: give --set data=FILE, a token file made by `scape data prepare`");
+    tokens.emplace(TokenFile::open(train.data));
+    const std::int64_t vocabulary = tokens->info().vocabulary;
+    if (!vocabulary_given) config->model.vocab = vocabulary;
+    if (config->model.vocab < vocabulary) {
+      throw Error(ErrorKind::input, fmt::format("{}: token ids reach {}, but the model's vocab is {}", train.data, vocabulary - 1,
+                                                config->model.vocab));
+    }
+    const TokenStreamOptions order{.sequence_length = train.sequence_length,
+                                   .global_batch = train.global_batch,
+                                   .seed = static_cast<std::uint64_t>(train.seed)};
+    training.emplace(*tokens, Split::train, order, rank, ranks);
+    validation.emplace(*tokens, Split::validation, order, rank, ranks);
+    model = make_model(config->model, train.device == "cpu" ? cpu_device : Device{DeviceKind::cuda, 0});
+  }
+
+  [[nodiscard]] RunInfo info(const Arguments& arguments, const Communicator& communicator, bool oversubscribed) const {
+    const TrainOptions& train = config->train;
+    RunInfo info;
+    info.name = std::filesystem::path(arguments.out).stem().string();
+    info.command_line = arguments.command_line;
+    info.ranks = communicator.size();
+    info.oversubscribed = oversubscribed;
+    info.planned_steps = train.steps;
+    info.tokens_per_step = train.global_batch * train.sequence_length;
+    for (const OptionTable::Option& option : config->table().options()) info.attributes.emplace_back(option.name, option.value());
+    info.attributes.emplace_back("label", config->label());
+    info.attributes.emplace_back("communicator_used", communicator.name());
+    info.attributes.emplace_back("device_name", device_name(model->params().device()));
+    info.attributes.emplace_back("parameters", model->layout().size());
+    info.attributes.emplace_back("flops_per_token", model->flops_per_token());
+    info.attributes.emplace_back("data_source", tokens->info().source);
+    info.attributes.emplace_back("train_tokens", tokens->info().train_tokens);
+    info.attributes.emplace_back("validation_tokens", tokens->info().validation_tokens);
+    info.attributes.emplace_back("unigram_entropy", tokens->info().unigram_entropy);
+    return info;
+  }
+};
+
+// Does `work` on every rank. If it fails on any, the lowest rank that failed says why, and the status is the same everywhere.
+int on_all_ranks(int rank, int ranks, const std::function<void()>& work) {
+  int status = 0;
+  std::string message;
+  try {
+    work();
+  } catch (const Error& error) {
+    status = exit_status(error.kind());
+    message = error.what();
+  } catch (const std::exception& error) {
+    status = exit_status(ErrorKind::internal);
+    message = std::string("internal error: ") + error.what();
+  }
+  struct {
+    int rank, status;
+  } first{status == 0 ? ranks : rank, status};
+  MPI_Allreduce(MPI_IN_PLACE, &first.rank, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  if (first.rank == ranks) return 0;
+  MPI_Bcast(&first.status, 1, MPI_INT, first.rank, MPI_COMM_WORLD);
+  if (rank == first.rank) fmt::print(stderr, "scape train: {}{}\n", rank == 0 ? "" : fmt::format("rank {}: ", rank), message);
+  return first.status;
+}
+
+int train(const Arguments& arguments, const Run& run, int rank, int ranks) {
+  const TrainOptions& options = run.config->train;
+  const Device device = run.model->params().device();
+  const Stream stream = device.kind == DeviceKind::cpu ? Stream() : Stream(device);
+  const Stream comm_stream = options.communication_stream ? Stream(device) : stream;
+  const auto communicator = make_communicator(options.communicator, MPI_COMM_WORLD, device);
+  const auto optimizer = run.config->method().make({.layout = run.model->layout(),
+                                                    .device = device,
+                                                    .rank = rank,
+                                                    .ranks = ranks,
+                                                    .total_steps = options.steps,
+                                                    .seed = static_cast<std::uint64_t>(options.seed)});
+  const bool oversubscribed = is_oversubscribed();
+  if (const int status =
+          on_all_ranks(rank, ranks, [&] { run.recorder->begin(run.info(arguments, *communicator, oversubscribed)); });
+      status != 0) {
+    return status;
+  }
+  const StopSignal stop;
+  Trainer trainer({.model = *run.model,
+                   .optimizer = *optimizer,
+                   .communicator = *communicator,
+                   .training = *run.training,
+                   .validation = *run.validation,
+                   .recorder = *run.recorder,
+                   .stream = stream,
+                   .comm_stream = comm_stream},
+                  options);
+  const RunStatus status = trainer.run([&] { return stop.requested(); });
+  return status == RunStatus::complete ? 0 : exit_status(ErrorKind::stopped);
+}
+
+int run_train(const Arguments& arguments, int argc, char** argv) {
+  if (arguments.list) return list_all();
+  const MpiSession mpi(argc, argv);
+  int rank = 0;
+  int ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  std::optional<Run> run;
+  int status = on_all_ranks(rank, ranks, [&] {
+    run.emplace(arguments, rank, ranks);
+    if (rank != 0) return;
+    std::vector<std::unique_ptr<Recorder>> recorders;
+    if (!arguments.out.empty()) {
+      recorders.push_back(
+          std::make_unique<Hdf5Recorder>(arguments.out, arguments.overwrite ? ExistingFile::overwrite : ExistingFile::refuse));
+    }
+    recorders.push_back(std::make_unique<ConsoleRecorder>());
+    run->recorder = std::make_unique<TeeRecorder>(std::move(recorders));
+  });
+  if (status != 0) return status;
+  try {
+    return train(arguments, *run, rank, ranks);
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    status = exit_status(known != nullptr ? known->kind() : ErrorKind::internal);
+    const bool everywhere = known != nullptr && known->kind() == ErrorKind::diverged;  // all ranks are here, in step
+    if (!everywhere || rank == 0)
+      fmt::print(stderr, "scape train: {}{}\n", everywhere ? "" : fmt::format("rank {}: ", rank), error.what());
+    if (!everywhere) MPI_Abort(MPI_COMM_WORLD, status);  // the others wait in a collective
+    return status;
+  }
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, Action& action, int argc, char** argv) {
+  auto arguments = std::make_shared<Arguments>();
+  for (int i = 0; i < argc; ++i) arguments->command_line += (i > 0 ? " " : "") + std::string(argv[i]);
+  CLI::App* command = app.add_subcommand("train", "train one model with one method (start it with mpirun for several ranks)");
+  command->add_option("--config", arguments->config, "TOML file with options");
+  command->add_option("--set", arguments->settings, "option, name=value, stronger than the file; may be repeated");
+  command->add_option("--out", arguments->out, "run file to write (HDF5)");
+  command->add_flag("--overwrite", arguments->overwrite, "replace an existing run file");
+  command->add_flag("--list", arguments->list, "list all methods and options");
+  command->callback([arguments, &action, argc, argv] { action = [=] { return run_train(*arguments, argc, argv); }; });
+}
+
+}  // namespace scape

@@ -1,0 +1,91 @@
+// Resolving settings into a run.
+#include "train/run_config.hpp"
+
+#include "scape/error.hpp"
+
+namespace scape {
+
+namespace {
+
+// "scape" and "optimizer", for example, if another method than the chosen one has the option `name`.
+template <class Base>
+std::string owner(const MethodList<Base>& methods, const char* selector, const std::string& name) {
+  for (const Method<Base>& method : methods.all()) {
+    OptionTable table;
+    const auto recipe = method.recipe();
+    recipe->declare(table);
+    if (table.contains(name)) return std::string(selector) + "=" + method.name;
+  }
+  return "";
+}
+
+std::string last_value(std::span<const Setting> settings, std::string_view name, std::string value) {
+  for (const Setting& setting : settings) {
+    if (setting.name == name) value = setting.text;
+  }
+  return value;
+}
+
+}  // namespace
+
+void TrainOptions::declare(OptionTable& table) {
+  table.add("data", data, "token file, written by `scape data prepare`");
+  table.add("model", model, "model preset");
+  table.add("optimizer", optimizer, "method: a complete optimizer or an update rule");
+  table.add("sync", sync, "gradient synchronisation for an update rule");
+  table.add("device", device, "where to compute: cpu | cuda");
+  table.add("communicator", communicator, "auto | self | mpi | nccl");
+  table.add("communication_stream", communication_stream,
+            "collectives on a stream of their own, so that they can overlap with computing");
+  table.add("steps", steps, "training steps", {.min = 1});
+  table.add("global_batch", global_batch, "sequences per step over all ranks", {.min = 1});
+  table.add("micro_batch", micro_batch, "sequences per forward pass on a rank; 0: all at once", {.min = 0});
+  table.add("sequence_length", sequence_length, "tokens per sequence; 0: the model's context", {.min = 0});
+  schedule.declare(table);
+  table.add("validate_every", validate_every, "steps between evaluations", {.min = 1});
+  table.add("validation_batches", validation_batches, "most batches of global_batch sequences in an evaluation", {.min = 1});
+  table.add("most_skipped_in_a_row", most_skipped_in_a_row, "end the run after so many refused steps in a row", {.min = 1});
+  table.add("seed", seed, "data order, random numbers of the method, and initial parameters unless init_seed is given", {.min = 0});
+}
+
+RunConfig::RunConfig(const Registry& registry, std::span<const Setting> settings) {
+  train.model = last_value(settings, "model", train.model);
+  train.optimizer = last_value(settings, "optimizer", train.optimizer);
+  train.sync = last_value(settings, "sync", train.sync);
+  model = model_config(train.model);
+  method_ = std::make_unique<MethodChoice>(registry, train.optimizer, train.sync);
+
+  train.declare(table_);
+  model.declare(table_);
+  method_->declare(table_);
+  method_->declare(method_table_);
+  bool init_seed_given = false;
+  for (const Setting& setting : settings) {
+    if (!table_.contains(setting.name)) {
+      std::string method = owner(registry.optimizers, "optimizer", setting.name);
+      if (method.empty()) method = owner(registry.syncs, "sync", setting.name);
+      if (method.empty()) method = owner(registry.rules, "optimizer", setting.name);
+      if (!method.empty()) {
+        const std::string chosen = "optimizer=" + train.optimizer + (train.sync.empty() ? "" : " sync=" + train.sync);
+        throw Error(ErrorKind::usage, setting.origin + ": '" + setting.name + "' is an option of " + method + ", not of " + chosen);
+      }
+    }
+    table_.set(setting);
+    if (method_table_.contains(setting.name)) method_table_.set(setting);
+    init_seed_given = init_seed_given || setting.name == "init_seed";
+  }
+  if (!init_seed_given) model.init_seed = train.seed;
+  model.validate();
+  if (train.sequence_length == 0) train.sequence_length = model.context;
+  require(train.device == "cpu" || train.device == "cuda", ErrorKind::usage, "option 'device' takes cpu or cuda");
+}
+
+std::string RunConfig::label() const {
+  std::string text = train.optimizer + (train.sync.empty() ? "" : "+" + train.sync);
+  for (const OptionTable::Option& option : method_table_.options()) {
+    if (option.given) text += " " + option.name + "=" + to_string(option.value());
+  }
+  return text;
+}
+
+}  // namespace scape

@@ -1,0 +1,61 @@
+// Everything that defines one training run: the trainer's own options, the model's settings and the chosen method's, resolved
+// from settings that a TOML file and the command line give (later ones win).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "model/config.hpp"
+#include "scape/config.hpp"
+#include "scape/registry.hpp"
+#include "train/schedule.hpp"
+
+namespace scape {
+
+struct TrainOptions {
+  std::string data;                   // token file of `scape data prepare`
+  std::string model = "gpt-nano";     // preset; its settings are options, too
+  std::string optimizer = "scape";    // complete method or update rule
+  std::string sync;                   // gradient synchronisation of a rule; "" is dense
+  std::string device = "cpu";         // cpu | cuda
+  std::string communicator = "auto";  // make_communicator
+  bool communication_stream = true;   // false: collectives run on the compute stream
+  std::int64_t steps = 200;
+  std::int64_t global_batch = 32;    // sequences per step, over all ranks
+  std::int64_t micro_batch = 0;      // sequences per forward pass on a rank; 0: all of the rank's at once
+  std::int64_t sequence_length = 0;  // 0: the model's context
+  LearningRateSchedule schedule;
+  std::int64_t validate_every = 50;      // steps; also before the first and after the last step
+  std::int64_t validation_batches = 16;  // of global_batch sequences; fewer when the split is smaller
+  std::int64_t most_skipped_in_a_row = 10;
+  std::int64_t seed = 1;  // of data order and method; of the model as well unless init_seed is given
+
+  void declare(OptionTable& table);
+};
+
+/// A resolved run. Not movable: the table refers to its members.
+class RunConfig {
+ public:
+  /// Throws Error(usage), naming the origin of the setting, for anything unknown or unacceptable; for an option of another
+  /// method the message names that method.
+  RunConfig(const Registry& registry, std::span<const Setting> settings);
+  RunConfig(const RunConfig&) = delete;
+  RunConfig& operator=(const RunConfig&) = delete;
+
+  TrainOptions train;
+  ModelConfig model;
+
+  [[nodiscard]] const MethodChoice& method() const { return *method_; }
+  /// All options with their values, in the order of their declaration.
+  [[nodiscard]] const OptionTable& table() const { return table_; }
+  /// "scape density=0.01": the method and what was set of it, for people.
+  [[nodiscard]] std::string label() const;
+
+ private:
+  OptionTable table_;
+  OptionTable method_table_;  // the method's options alone
+  std::unique_ptr<MethodChoice> method_;
+};
+
+}  // namespace scape

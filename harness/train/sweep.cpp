@@ -1,0 +1,115 @@
+// Running the runs of a sweep.
+#include "train/sweep.hpp"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <sstream>
+#include <system_error>
+#include <thread>
+
+#include "record/hdf5_recorder.hpp"
+#include "scape/error.hpp"
+#include "train/run_config.hpp"
+#include "train/settings_file.hpp"
+
+namespace scape {
+
+namespace {
+
+bool is_complete(const std::filesystem::path& file, std::int64_t steps) {
+  if (!std::filesystem::exists(file)) return false;
+  try {
+    const RunFileState state = read_run_file_state(file);
+    return state.complete && state.planned_steps == steps && state.last_step == steps && std::isfinite(state.last_loss);
+  } catch (const Error&) {
+    return false;  // damaged: made again
+  }
+}
+
+std::vector<std::string> command_line(const SweepOptions& options, const PlannedRun& run, const std::filesystem::path& file) {
+  std::vector<std::string> words;
+  std::istringstream launcher(options.launcher);
+  for (std::string word; launcher >> word;) words.push_back(word == "{ranks}" ? std::to_string(options.ranks) : word);
+  for (const std::string& word :
+       {options.program.string(), std::string("train"), std::string("--out"), file.string(), std::string("--overwrite")}) {
+    words.push_back(word);
+  }
+  for (const Setting& setting : run.settings) {
+    words.emplace_back("--set");
+    words.push_back(setting.name + "=" + setting.text);
+  }
+  return words;
+}
+
+// Exit status of the command; 128 + n if signal n ended it.
+int execute(const std::vector<std::string>& words) {
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  const pid_t child = fork();
+  if (child < 0) throw Error(ErrorKind::internal, "cannot start a process: " + std::generic_category().message(errno));
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // no run outlives its sweep
+    execvp(arguments[0], arguments.data());
+    std::fprintf(stderr, "scape sweep: cannot start %s: %s\n", arguments[0], std::generic_category().message(errno).c_str());
+    _exit(127);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+std::string default_launcher(int ranks) {
+  const bool crowded = ranks > static_cast<int>(std::thread::hardware_concurrency());
+  return crowded ? "mpirun --quiet --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n {ranks}"
+                 : "mpirun --quiet -n {ranks}";
+}
+
+int run_sweep(const Registry& registry, const SweepOptions& options) {
+  std::vector<PlannedRun> runs = read_sweep(options.file);
+  std::vector<std::int64_t> steps;
+  for (PlannedRun& run : runs) {
+    run.settings.insert(run.settings.end(), options.overrides.begin(), options.overrides.end());
+    steps.push_back(RunConfig(registry, run.settings).train.steps);
+  }
+  std::error_code failure;
+  std::filesystem::create_directories(options.folder, failure);
+  if (failure) throw Error(ErrorKind::input, options.folder.string() + ": cannot make this folder: " + failure.message());
+
+  int first_failure = 0;
+  std::size_t complete = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const std::filesystem::path file = options.folder / (runs[i].name + ".h5");
+    const std::string head = fmt::format("[{}/{}] {}", i + 1, runs.size(), runs[i].name);
+    if (is_complete(file, steps[i])) {
+      fmt::print("{}: complete, kept\n", head);
+      ++complete;
+      continue;
+    }
+    fmt::print("{}\n", head);
+    std::fflush(stdout);
+    int status = execute(command_line(options, runs[i], file));
+    if (status == 0 && !is_complete(file, steps[i])) status = exit_status(ErrorKind::internal);
+    if (status == 0) {
+      ++complete;
+      continue;
+    }
+    fmt::print("{}: failed with status {}\n", head, status);
+    if (first_failure == 0) first_failure = status;
+    if (status == exit_status(ErrorKind::stopped) || status > 128) break;
+  }
+  fmt::print("{} of {} runs complete in {}\n", complete, runs.size(), options.folder.string());
+  return first_failure;
+}
+
+}  // namespace scape
