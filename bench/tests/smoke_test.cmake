@@ -1,0 +1,32 @@
+# Runs COMMAND (a benchmark program under the MPI launcher) for a moment and checks its JSON file and that one rank alone spoke:
+# no benchmark has an error, every time is positive, the benchmarks EXPECT are there.
+cmake_minimum_required(VERSION 3.25)
+execute_process(COMMAND ${COMMAND} --benchmark_min_time=0.0001 --benchmark_format=json --benchmark_out=${JSON}
+                OUTPUT_VARIABLE console COMMAND_ERROR_IS_FATAL ANY)
+file(READ ${JSON} file)
+string(JSON ranks GET ${console} context ranks)  # fails unless the console has exactly one JSON text
+if(NOT ranks EQUAL RANKS)
+  message(FATAL_ERROR "the context says ${ranks} ranks, not ${RANKS}")
+endif()
+
+string(JSON count LENGTH ${file} benchmarks)
+set(names "")
+math(EXPR last "${count} - 1")
+foreach(i RANGE ${last})
+  string(JSON name GET ${file} benchmarks ${i} name)
+  string(JSON error ERROR_VARIABLE none GET ${file} benchmarks ${i} error_message)
+  if(NOT none)
+    message(FATAL_ERROR "${name}: ${error}")
+  endif()
+  string(JSON time GET ${file} benchmarks ${i} real_time)
+  if(NOT time GREATER 0)
+    message(FATAL_ERROR "${name}: time ${time}")
+  endif()
+  string(REGEX REPLACE "/(real_time|manual_time)$" "" name ${name})
+  list(APPEND names ${name})
+endforeach()
+foreach(name IN LISTS EXPECT)
+  if(NOT name IN_LIST names)
+    message(FATAL_ERROR "no benchmark ${name} among ${names}")
+  endif()
+endforeach()
