@@ -13,7 +13,7 @@
 namespace scape::hdf5 {
 namespace {
 
-constexpr hsize_t chunk_elements = 256;  // 2 KiB a column: little waste in short runs, 400 chunks in 100,000 steps
+constexpr hsize_t chunk_elements = 256;  // 2 KiB: little waste in short runs, 400 chunks in 100,000 steps
 
 // The innermost entry of HDF5's error stack carries the reason ("... error message = 'No space left on device' ...").
 std::string hdf5_reason() {
@@ -142,6 +142,11 @@ std::int64_t Dataset::size() const {
   return static_cast<std::int64_t>(H5Sget_simple_extent_npoints(space.id()));
 }
 
+void Dataset::resize(std::int64_t size) {
+  const auto extent = static_cast<hsize_t>(size);
+  check(H5Dset_extent(handle_.id(), &extent), where_, "resize");
+}
+
 std::vector<double> Dataset::read() const {
   std::vector<double> values(static_cast<std::size_t>(size()));
   check(H5Dread(handle_.id(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), where_, "read");
@@ -152,17 +157,10 @@ void Dataset::write(std::int64_t offset, std::span<const double> values) {
   if (values.empty()) return;
   const auto begin = static_cast<hsize_t>(offset);
   const hsize_t count = values.size();
-  const hsize_t end = begin + count;
-  if (size() < static_cast<std::int64_t>(end)) check(H5Dset_extent(handle_.id(), &end), where_, "grow");
   const Handle file_space = owned(H5Dget_space(handle_.id()), H5Sclose, where_, "write");
   check(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, &begin, nullptr, &count, nullptr), where_, "write");
   const Handle memory_space = owned(H5Screate_simple(1, &count, nullptr), H5Sclose, where_, "write");
   check(H5Dwrite(handle_.id(), H5T_NATIVE_DOUBLE, memory_space.id(), file_space.id(), H5P_DEFAULT, values.data()), where_, "write");
-}
-
-void Dataset::truncate(std::int64_t size) {
-  const auto extent = static_cast<hsize_t>(size);
-  check(H5Dset_extent(handle_.id(), &extent), where_, "shrink");
 }
 
 Group Group::create_group(const std::string& name) {
@@ -185,6 +183,7 @@ Dataset Group::create_dataset(const std::string& name, ElementType type) {
   check(H5Pset_chunk(layout.id(), 1, &chunk_elements), place, "create the dataset");
   const bool whole = type == ElementType::int64;
   const double fill = whole ? -1 : std::numeric_limits<double>::quiet_NaN();
+  check(H5Pset_alloc_time(layout.id(), H5D_ALLOC_TIME_EARLY), place, "create the dataset");
   check(H5Pset_fill_value(layout.id(), H5T_NATIVE_DOUBLE, &fill), place, "create the dataset");
   const hid_t file_type = whole ? H5T_STD_I64LE : H5T_IEEE_F64LE;
   return {owned(H5Dcreate2(handle_.id(), name.c_str(), file_type, space.id(), H5P_DEFAULT, layout.id(), H5P_DEFAULT), H5Dclose,

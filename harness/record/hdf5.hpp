@@ -60,16 +60,16 @@ class Object {
   std::string where_;  // "run.h5" or "run.h5/steps/loss"
 };
 
-/// One-dimensional, chunked, extendible, uncompressed. Elements never written read as NaN, or -1 in int64. Values cross this
-/// interface as double; int64 holds whole numbers below 2^53 exactly.
+/// One-dimensional, chunked, resizable, uncompressed. Disk space is allocated when it grows, so that writing touches no metadata.
+/// Elements never written read as NaN, in int64 as -1. Values cross this interface as double; int64 holds whole numbers below 2^53
+/// exactly.
 class Dataset : public Object {
  public:
   [[nodiscard]] std::int64_t size() const;
+  void resize(std::int64_t size);
   [[nodiscard]] std::vector<double> read() const;
-  /// Elements [offset, offset + values.size()) ← values; grows to hold them. Writing again after a failure is harmless.
+  /// Elements [offset, offset + values.size()) ← values; they must be there.
   void write(std::int64_t offset, std::span<const double> values);
-  /// Cuts down to `size` elements.
-  void truncate(std::int64_t size);
 
  private:
   friend class Group;

@@ -76,19 +76,17 @@ void require_free_names(const RunInfo& info) {
   }
 }
 
-// More than one flush can add to a file: a new chunk and a new index node a column, and the attributes.
-std::int64_t space_for_a_flush(const RunInfo& info) {
-  const std::size_t columns = step_columns(info.diagnostics).size() + validation_columns().size();
-  return static_cast<std::int64_t>(columns * 8192 + 65536);
-}
+// What HDF5 changes in a file while it grows cannot be read when a kill hits right there. So columns grow rarely and in large
+// steps; between, a flush writes numbers to places that are there already.
+constexpr std::int64_t rows_at_a_time = 16384;
+constexpr std::int64_t bytes_for_attributes = 65536;
 
-// A kill in the middle of a flush leaves some columns longer than others, or long but not filled. Therefore the first column,
-// "step", goes to the file after all others have: a row is there if and only if its step is.
+// Rows written and not, then placeholders. Step is written after the other columns: a row is there if and only if its step is.
 std::size_t rows_present(const std::vector<double>& steps) {
   return static_cast<std::size_t>(std::find(steps.begin(), steps.end(), -1.0) - steps.begin());
 }
 
-// A group of equally long columns. Rows wait in memory until they are flushed.
+// A group of equally long columns. Rows wait in memory until they are written.
 class Table {
  public:
   static Table create(hdf5::Group parent, const std::vector<Column>& columns) {
@@ -115,12 +113,9 @@ class Table {
     Table table(columns);
     for (const Column& column : columns) table.datasets_.push_back(parent.dataset(column.name));
     std::vector<double> steps = table.datasets_.front().read();
-    for (const hdf5::Dataset& dataset : table.datasets_)
-      steps.resize(std::min(steps.size(), static_cast<std::size_t>(dataset.size())));
-    const auto end = std::lower_bound(steps.begin(), steps.end(), static_cast<double>(first_step));
-    table.written_ = end - steps.begin();
-    if (table.written_ > 0) table.last_step_ = static_cast<std::int64_t>(end[-1]);
-    for (hdf5::Dataset& dataset : table.datasets_) dataset.truncate(table.written_);
+    steps.resize(rows_present(steps));
+    table.written_ = std::lower_bound(steps.begin(), steps.end(), static_cast<double>(first_step)) - steps.begin();
+    if (table.written_ > 0) table.last_step_ = static_cast<std::int64_t>(steps[static_cast<std::size_t>(table.written_ - 1)]);
     return table;
   }
 
@@ -138,6 +133,15 @@ class Table {
     for (std::size_t i = 0; i < values.size(); ++i) waiting_[i].push_back(values[i]);
   }
 
+  // Room for `rows` more rows than are written.
+  [[nodiscard]] bool has_room(std::int64_t rows) const { return written_ + rows <= datasets_.front().size(); }
+  void make_room(hdf5::File& file, std::int64_t rows) {
+    file.reserve(bytes_for_attributes + static_cast<std::int64_t>(columns_.size()) * (16 * rows + 8192));
+    resize(written_ + rows);
+  }
+  // Cuts off what is not written.
+  void fit() { resize(written_); }
+
   void write_values() {
     for (std::size_t i = 1; i < columns_.size(); ++i) datasets_[i].write(written_, waiting_[i]);
   }
@@ -153,6 +157,10 @@ class Table {
 
  private:
   explicit Table(const std::vector<Column>& columns) : columns_(columns), waiting_(columns.size()) {}
+  void resize(std::int64_t rows) {
+    for (hdf5::Dataset& dataset : datasets_) dataset.resize(rows);
+  }
+
   std::vector<Column> columns_;  // the first is "step"
   std::vector<hdf5::Dataset> datasets_;
   std::vector<std::vector<double>> waiting_;
@@ -179,7 +187,7 @@ class Hdf5Recorder::Writer {
   static std::unique_ptr<Writer> create(const std::filesystem::path& path, bool replace, const RunInfo& info) {
     hdf5::File file(path, replace ? hdf5::Mode::replace : hdf5::Mode::create);
     try {
-      file.reserve(space_for_a_flush(info));
+      file.reserve(4 * bytes_for_attributes);
       file.set_attribute("started", utc_now());
       Table steps = Table::create(file.create_group("steps"), step_columns(info.diagnostics));
       Table validation = Table::create(file.create_group("validation"), validation_columns());
@@ -194,7 +202,6 @@ class Hdf5Recorder::Writer {
   static std::unique_ptr<Writer> reopen(const std::filesystem::path& path, const RunInfo& info) {
     hdf5::File file(path, hdf5::Mode::modify);
     require_run_file(file, path);
-    file.reserve(space_for_a_flush(info));
     const std::int64_t attempt = attribute_or<std::int64_t>(file, "attempt", 0) + 1;
     Table steps = Table::reopen(file.group("steps"), path.string() + "/steps", step_columns(info.diagnostics), info.first_step);
     if (steps.last_step() < info.first_step - 1) {
@@ -232,7 +239,11 @@ class Hdf5Recorder::Writer {
   }
 
   void flush() {
-    file_.reserve(space_);
+    for (Table* table : {&steps_, &validation_}) {
+      if (table->has_room(table->rows_waiting())) continue;
+      table->make_room(file_, table->rows_waiting() + 1024);
+      file_.flush();
+    }
     steps_.write_values();
     validation_.write_values();
     file_.flush();
@@ -245,6 +256,9 @@ class Hdf5Recorder::Writer {
   // The marker goes to the file after everything else has.
   void end(const RunOutcome& outcome) {
     flush();
+    file_.reserve(bytes_for_attributes);
+    steps_.fit();
+    validation_.fit();
     file_.set_attribute("ended", utc_now());
     file_.set_attribute("message", outcome.message);
     file_.set_attribute("status", to_string(outcome.status));
@@ -260,13 +274,13 @@ class Hdf5Recorder::Writer {
 
  private:
   Writer(hdf5::File file, Table steps, Table validation, std::int64_t attempt, const RunInfo& info)
-      : file_(std::move(file)),
-        steps_(std::move(steps)),
-        validation_(std::move(validation)),
-        attempt_(attempt),
-        space_(space_for_a_flush(info)) {
+      : file_(std::move(file)), steps_(std::move(steps)), validation_(std::move(validation)), attempt_(attempt) {
     for (const auto& [name, value] : info.attributes) file_.set_attribute(name, value);
     for (const auto& [name, value] : own_attributes(info, attempt)) file_.set_attribute(name, value);
+    steps_.fit();
+    validation_.fit();
+    steps_.make_room(file_, std::clamp(info.planned_steps - info.first_step + 1, std::int64_t{1}, rows_at_a_time));
+    validation_.make_room(file_, 256);
     file_.flush();
   }
 
@@ -274,7 +288,6 @@ class Hdf5Recorder::Writer {
   Table steps_;
   Table validation_;
   std::int64_t attempt_;
-  std::int64_t space_;
   double unflushed_seconds_ = 0;
   bool ended_ = false;
 };
@@ -335,7 +348,9 @@ RunFileState read_run_file_state(const std::filesystem::path& path) {
   const std::vector<double> steps = group.dataset("step").read();
   if (const std::size_t rows = rows_present(steps); rows > 0) {
     state.last_step = static_cast<std::int64_t>(steps[rows - 1]);
-    state.last_loss = group.dataset("loss").read().at(rows - 1);
+    const std::vector<double> losses = group.dataset("loss").read();
+    if (losses.size() < rows) throw Error(ErrorKind::input, path.string() + ": column loss has fewer rows than step");
+    state.last_loss = losses[rows - 1];
   }
   return state;
 }

@@ -5,7 +5,8 @@
 //   /validation  one column per dataset, one row per evaluation
 //
 // Rows are kept in memory and written together at least every 20 steps, so a killed run leaves a file that opens plainly
-// and holds every step up to the last flush.
+// and holds every step up to the last flush. Disk space for the planned steps is taken at begin(). Until end(), columns are longer
+// than what is recorded: rows whose step is -1 are placeholders.
 #pragma once
 
 #include <cstdint>

@@ -54,15 +54,22 @@ std::int64_t check_rows(const std::filesystem::path& path) {
   return static_cast<std::int64_t>(rows);
 }
 
-// Records without end; `after` is called after each step.
+RunInfo long_run() {
+  RunInfo info = sample_info();
+  info.planned_steps = 10000;
+  return info;
+}
+
+// Records all planned steps and then waits; `after` is called after each step.
 template <class After>
 [[noreturn]] void record_forever(const std::filesystem::path& path, After after) {
   Hdf5Recorder recorder(path);
-  recorder.begin(sample_info());
-  for (std::int64_t step = 1;; ++step) {
+  recorder.begin(long_run());
+  for (std::int64_t step = 1; step <= long_run().planned_steps; ++step) {
     recorder.step(sample_step(step));
     after(step);
   }
+  for (;;) pause();
 }
 
 TEST(KilledRun, KeepsEveryStepUpToTheLastFlush) {
@@ -105,7 +112,7 @@ TEST(KilledRun, KilledAtAnyMomentOpensAndCanBeContinued) {
     const std::int64_t rows = check_rows(path);
     EXPECT_GT(rows, seen - Hdf5Recorder::steps_between_flushes);
 
-    RunInfo info = sample_info();
+    RunInfo info = long_run();
     info.first_step = rows + 1;
     Hdf5Recorder recorder(path, ExistingFile::append);
     recorder.begin(info);

@@ -111,8 +111,28 @@ TEST(RunFile, AbandonedRecorderLeavesItsRows) {
     recorder.begin(sample_info());
     record_steps(recorder, 1, 7);
   }
-  EXPECT_EQ(column(path, "steps", "step").size(), 7U);
-  EXPECT_EQ(read_run_file_state(path).status, "running");
+  const RunFileState state = read_run_file_state(path);
+  EXPECT_EQ(state.last_step, 7);
+  EXPECT_EQ(state.last_loss, 5.0 / 7);
+  EXPECT_EQ(state.status, "running");
+}
+
+TEST(RunFile, GrowsBeyondThePlannedSteps) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run.h5";
+  RunInfo info = sample_info();
+  info.planned_steps = 5;
+  Hdf5Recorder recorder(path);
+  recorder.begin(info);
+  for (std::int64_t step = 1; step <= 1500; ++step) {
+    recorder.step(sample_step(step));
+    if (step % 5 == 0) recorder.evaluate({.step = step, .loss = 1});
+  }
+  recorder.end({});
+  const std::vector<double> loss = column(path, "steps", "loss");
+  ASSERT_EQ(loss.size(), 1500U);
+  for (std::size_t i = 0; i < loss.size(); ++i) EXPECT_EQ(loss[i], 5 / static_cast<double>(i + 1));
+  EXPECT_THAT(column(path, "validation", "loss"), AllOf(::testing::SizeIs(300), Each(1.0)));
 }
 
 TEST(RunFile, IsNotOverwrittenUnlessAsked) {

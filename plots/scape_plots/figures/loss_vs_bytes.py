@@ -1,0 +1,27 @@
+"""Loss against bytes sent: what a method gains, if only bytes counted."""
+
+import numpy as np
+from matplotlib.ticker import EngFormatter, LogLocator
+
+from ..panels import loss_panels
+
+NAME = "loss_vs_bytes"
+NEEDS = "a method that sends something (more than one rank)"
+
+
+def _bytes(curve):
+    return np.where(curve.bytes > 0, curve.bytes, np.nan)  # nothing sent yet: not on a logarithmic axis
+
+
+def _logarithmic(axes) -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(10))
+    axes.xaxis.set_major_formatter(EngFormatter("B", sep=" "))
+    top = axes.get_ylim()[1]
+    seen = [np.nanmin(x[y < top]) for x, y in (line.get_data() for line in axes.get_lines()) if len(x) > 2 and np.any(y < top)]
+    axes.set_xlim(left=0.8 * min(seen))
+
+
+def draw(methods: list):
+    sending = [method for method in methods if all(run.steps["wire_bytes"].sum() > 0 for run in method.runs)]
+    return loss_panels(sending, _bytes, "bytes sent per rank", _logarithmic) if sending else None

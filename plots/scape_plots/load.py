@@ -1,0 +1,108 @@
+"""Run files to numpy arrays, and runs to methods (runs that differ in nothing but their seed)."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")  # read runs that are still being written; must precede the import
+
+import h5py  # noqa: E402
+import numpy as np  # noqa: E402
+
+SCHEMA_VERSION = 1
+
+# Attributes that tell where, when and from which seed a run comes, not what was run.
+PROVENANCE = {
+    "schema_version", "name", "label", "command_line", "suite_version", "compiler", "build_type", "mpi_version", "hdf5_version", "host",
+    "started", "attempt", "attempt_started", "ended", "status", "message", "complete", "oversubscribed", "data", "device_name",
+    "seed", "init_seed",
+}  # fmt: skip
+
+
+@dataclass
+class Run:
+    """One run file: attributes, and the columns of its groups, all as long as there are complete rows."""
+
+    path: Path
+    attributes: dict
+    steps: dict
+    validation: dict
+
+    def get(self, name, default=None):
+        return self.attributes.get(name, default)
+
+    @property
+    def status(self) -> str:
+        if self.get("complete", False):
+            return "complete"
+        status = str(self.get("status", "running"))
+        return "interrupted" if status in ("running", "complete") else status  # still running, or killed: the file cannot tell
+
+
+class Method:
+    """Runs of one configuration, one per seed, and the name that tells it from the other methods of the comparison."""
+
+    def __init__(self, label: str, runs: list):
+        self.label = label
+        self.runs = runs
+
+    def get(self, name, default=None):
+        return self.runs[0].get(name, default)
+
+
+def _columns(group) -> dict:
+    """The rows that count are those whose step, written last, is there (results/README.md)."""
+    rows = int(np.count_nonzero(group["step"][:] >= 0))
+    columns = {name: dataset[:rows] for name, dataset in group.items()}
+    short = [name for name, values in columns.items() if len(values) < rows]
+    if short:
+        raise ValueError(f"column {group.name}/{short[0]} has fewer rows than step")
+    return columns
+
+
+def load_run(path: Path) -> Run:
+    """Raises OSError, KeyError or ValueError for a file that is not a usable run."""
+    with h5py.File(path, "r") as file:
+        attributes = {name: value.item() if isinstance(value, np.generic) else value for name, value in file.attrs.items()}
+        if attributes.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"not a run file of schema version {SCHEMA_VERSION}")
+        run = Run(path, attributes, _columns(file["steps"]), _columns(file["validation"]))
+    for name in ("loss", "seconds", "communication_seconds", "wire_bytes"):
+        if name not in run.steps:
+            raise ValueError(f"no column steps/{name}")
+    if len(run.steps["step"]) == 0:
+        raise ValueError("no step recorded yet")
+    return run
+
+
+def load_runs(places: list) -> tuple:
+    """All runs in folders (and their subfolders) and files, and one line for each file that could not be used."""
+    runs, problems = [], []
+    for place in places:
+        if not place.exists():
+            problems.append(f"{place}: no such file or folder")
+        for path in sorted(place.rglob("*.h5")) if place.is_dir() else [place] if place.exists() else []:
+            try:
+                runs.append(load_run(path))
+            except (OSError, KeyError, ValueError, RuntimeError) as error:
+                problems.append(f"{path}: {str(error).strip(chr(34))}")
+    return runs, problems
+
+
+def group_by_method(runs: list) -> list:
+    """Methods in the order of style.order; where two share a name, what they differ in is added to it."""
+    from . import style
+
+    groups = {}
+    for run in runs:
+        key = tuple(sorted((name, str(value)) for name, value in run.attributes.items() if name not in PROVENANCE))
+        groups.setdefault(key, []).append(run)
+    methods = [Method(style.label(members[0]), members) for members in groups.values()]
+    for twins in [[m for m in methods if m.label == label] for label in {m.label for m in methods}]:
+        names = sorted({name for m in twins for name in m.runs[0].attributes if name not in PROVENANCE})
+        differing = [name for name in names if len({str(m.get(name)) for m in twins}) > 1]
+        derived = {"parameters", "flops_per_token", "tokens_per_step", "planned_steps"}  # follow from options
+        chosen = [name for name in differing if name not in derived] or differing
+        for method in twins if len(twins) > 1 else []:
+            method.label += ", " + ", ".join(f"{name} = {style.text(method.get(name, 'none'))}" for name in chosen)
+    return sorted(methods, key=style.order)
