@@ -1,12 +1,11 @@
 // CPU streams and events.
 //
-// An event counts its records; reaching record n in the queue publishes "n reached" with the time and, for a broken
-// stream, the exception. A wait remembers the count at the time of the call, so recording again does not prolong it.
+// Each record of an event is a moment of its own; when the queue gets there, it publishes the time and, for a broken stream,
+// the exception. A wait holds the moment that is the latest when it is called, so recording again neither prolongs nor ends it.
 #include "cpu/stream.hpp"
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -20,46 +19,37 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-class EventState {
+// One record of an event: reached once, by the stream it was recorded on.
+class Moment {
  public:
-  std::uint64_t announce() {
-    const std::lock_guard lock(mutex_);
-    return ++recorded_;
-  }
-  void reach(std::uint64_t record, std::exception_ptr failure) {
+  void reach(std::exception_ptr failure) {
     {
       const std::lock_guard lock(mutex_);
-      if (record <= reached_) return;
-      reached_ = record;
       time_ = Clock::now();
       failure_ = std::move(failure);
+      reached_ = true;
     }
     changed_.notify_all();
   }
-  [[nodiscard]] std::uint64_t recorded() const {
-    const std::lock_guard lock(mutex_);
-    return recorded_;
-  }
-  void await(std::uint64_t record) const {
+  void await() const {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reached_ >= record; });
+    changed_.wait(lock, [&] { return reached_; });
     if (failure_) std::rethrow_exception(failure_);
   }
-  [[nodiscard]] bool ready() const {
+  [[nodiscard]] bool reached() const {
     const std::lock_guard lock(mutex_);
-    return reached_ == recorded_;
+    return reached_;
   }
   [[nodiscard]] Clock::time_point time() const {
     const std::lock_guard lock(mutex_);
-    require(reached_ > 0 && reached_ == recorded_, ErrorKind::internal, "seconds_between: an event has not happened yet");
+    require(reached_, ErrorKind::internal, "seconds_between: an event has not happened yet");
     return time_;
   }
 
  private:
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::uint64_t recorded_ = 0;
-  std::uint64_t reached_ = 0;
+  bool reached_ = false;
   Clock::time_point time_;
   std::exception_ptr failure_;
 };
@@ -68,7 +58,7 @@ class EventState {
 class CpuStream : public StreamBackend {
  public:
   [[nodiscard]] Device device() const override { return cpu_device; }
-  virtual void record(std::shared_ptr<EventState> event, std::uint64_t record) = 0;
+  virtual void record(std::shared_ptr<Moment> moment) = 0;
 };
 
 class CpuEvent final : public EventBackend {
@@ -76,20 +66,37 @@ class CpuEvent final : public EventBackend {
   void record(StreamBackend& stream) override {
     auto* cpu_stream = dynamic_cast<CpuStream*>(&stream);
     require(cpu_stream != nullptr, ErrorKind::internal, "Event::record: a CPU event on a stream of another device");
-    const std::uint64_t record = state_->announce();
-    cpu_stream->record(state_, record);
+    auto moment = std::make_shared<Moment>();
+    {
+      const std::lock_guard lock(mutex_);
+      latest_ = moment;
+    }
+    cpu_stream->record(std::move(moment));
   }
-  void synchronize() const override { state_->await(state_->recorded()); }
-  [[nodiscard]] bool ready() const override { return state_->ready(); }
+  void synchronize() const override {
+    if (const auto moment = latest()) moment->await();
+  }
+  [[nodiscard]] bool ready() const override {
+    const auto moment = latest();
+    return !moment || moment->reached();
+  }
   [[nodiscard]] double seconds_since(const EventBackend& begin) const override {
     const auto* other = dynamic_cast<const CpuEvent*>(&begin);
     require(other != nullptr, ErrorKind::internal, "seconds_between: events of different devices");
-    return std::chrono::duration<double>(state_->time() - other->state_->time()).count();
+    const auto from = other->latest();
+    const auto to = latest();
+    require(from && to, ErrorKind::internal, "seconds_between: an event was never recorded");
+    return std::chrono::duration<double>(to->time() - from->time()).count();
   }
-  [[nodiscard]] const std::shared_ptr<EventState>& state() const { return state_; }
+  /// Null before the first record.
+  [[nodiscard]] std::shared_ptr<Moment> latest() const {
+    const std::lock_guard lock(mutex_);
+    return latest_;
+  }
 
  private:
-  std::shared_ptr<EventState> state_ = std::make_shared<EventState>();
+  mutable std::mutex mutex_;
+  std::shared_ptr<Moment> latest_;
 };
 
 const CpuEvent& as_cpu_event(const EventBackend& event) {
@@ -103,7 +110,7 @@ class ImmediateStream final : public CpuStream {
   void enqueue(std::function<void()> operation) override { operation(); }
   void wait(const EventBackend& event) override { event.synchronize(); }
   void synchronize() override {}
-  void record(std::shared_ptr<EventState> event, std::uint64_t record) override { event->reach(record, nullptr); }
+  void record(std::shared_ptr<Moment> moment) override { moment->reach(nullptr); }
 };
 
 class QueuedStream final : public CpuStream {
@@ -126,10 +133,10 @@ class QueuedStream final : public CpuStream {
     });
   }
   void wait(const EventBackend& event) override {
-    enqueue([state = as_cpu_event(event).state(), record = as_cpu_event(event).state()->recorded()] { state->await(record); });
+    if (auto moment = as_cpu_event(event).latest()) enqueue([moment = std::move(moment)] { moment->await(); });
   }
-  void record(std::shared_ptr<EventState> event, std::uint64_t record) override {
-    push([this, event = std::move(event), record] { event->reach(record, failure_); });
+  void record(std::shared_ptr<Moment> moment) override {
+    push([this, moment = std::move(moment)] { moment->reach(failure_); });
   }
   void synchronize() override {
     std::unique_lock lock(mutex_);
@@ -150,7 +157,7 @@ class QueuedStream final : public CpuStream {
     while (true) {
       changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
       if (queue_.empty()) return;
-      const std::function<void()> task = std::move(queue_.front());
+      std::function<void()> task = std::move(queue_.front());
       queue_.pop_front();
       busy_ = true;
       lock.unlock();
@@ -160,6 +167,7 @@ class QueuedStream final : public CpuStream {
       } catch (...) {
         failure = std::current_exception();
       }
+      task = nullptr;  // what it captured may use this stream while it is destroyed
       lock.lock();
       busy_ = false;
       if (failure && !failure_) failure_ = failure;
