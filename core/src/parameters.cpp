@@ -2,6 +2,7 @@
 #include "scape/parameters.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "scape/config.hpp"
 #include "scape/error.hpp"
@@ -14,9 +15,11 @@ Range intersect(Range a, Range b) {
 }
 
 Range ParameterLayout::add(std::string name, std::vector<std::int64_t> shape, TensorRole role) {
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() - size_;
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) {
     if (extent < 1) throw Error(ErrorKind::usage, "parameter tensor '" + name + "' has a dimension below 1");
+    if (extent > most / count) throw Error(ErrorKind::usage, "parameter tensor '" + name + "' has too many elements");
     count *= extent;
   }
   for (const ParameterTensor& known : tensors_) {

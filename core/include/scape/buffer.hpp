@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <new>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -70,6 +72,7 @@ class OwnedMemory {
   OwnedMemory() = default;
   explicit OwnedMemory(std::int64_t size, Device device = cpu_device) : size_(size), device_(device) {
     require(size >= 0, ErrorKind::internal, "Buffer: negative size");
+    if (size > most_elements) throw std::bad_alloc();  // its bytes, rounded up to the alignment, would not fit a size
     const auto bytes = static_cast<std::size_t>(size) * sizeof(T);
     data_ = static_cast<T*>(Pinned ? allocate_pinned(bytes, device) : allocate(bytes, device));
   }
@@ -99,6 +102,7 @@ class OwnedMemory {
     std::swap(size_, other.size_);
     std::swap(device_, other.device_);
   }
+  static constexpr std::int64_t most_elements = (std::numeric_limits<std::int64_t>::max() - 4096) / sizeof(T);
   T* data_ = nullptr;
   std::int64_t size_ = 0;
   Device device_{};

@@ -37,8 +37,9 @@ struct ParameterTensor {
 
 class ParameterLayout {
  public:
-  /// Appends a tensor behind the last one and returns its coordinates. Throws Error(usage) for a name used twice or a
-  /// dimension below 1. Add all matrices first: then each role is one contiguous range and costs one kernel launch.
+  /// Appends a tensor behind the last one and returns its coordinates. Throws Error(usage) for a name used twice, a
+  /// dimension below 1 or more elements than 64 bits count. Add all matrices first: then each role is one contiguous range and
+  /// costs one kernel launch.
   Range add(std::string name, std::vector<std::int64_t> shape, TensorRole role);
 
   [[nodiscard]] std::int64_t size() const { return size_; }
