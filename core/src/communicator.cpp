@@ -1,6 +1,7 @@
 // Front of the collectives: argument checks, counters, and the choice of a transport.
 #include "scape/communicator.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "comm/transports.hpp"
@@ -70,12 +71,17 @@ void Communicator::count(Timing timing, std::int64_t payload_bytes) {
   unfinished_.push_back(std::move(timing));
 }
 
-void Communicator::check_counts(const char* operation, std::span<const std::int64_t> counts, std::int64_t total,
-                                std::int64_t mine) const {
+void Communicator::check_counts(const char* operation, std::span<const std::int64_t> counts, std::int64_t total) const {
   const bool fits = counts.size() == static_cast<std::size_t>(size()) &&
-                    std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) == total &&
-                    counts[static_cast<std::size_t>(rank())] == mine;
+                    std::ranges::all_of(counts, [](auto n) { return n >= 0; }) &&
+                    std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) == total;
   if (!fits) throw Error(ErrorKind::internal, std::string(operation) + ": counts do not match the spans or the number of ranks");
+}
+
+void Communicator::check_part(const char* operation, std::span<const std::int64_t> counts, std::int64_t mine) const {
+  if (counts[static_cast<std::size_t>(rank())] != mine) {
+    throw Error(ErrorKind::internal, std::string(operation) + ": this rank's count does not match its span");
+  }
 }
 
 std::unique_ptr<Communicator> make_communicator(std::string_view name, MPI_Comm world, Device device) {

@@ -41,7 +41,8 @@ struct CollectiveTraffic {
 };
 
 /// Bytes that each of `ranks` ranks sends, on average, when a bandwidth-optimal algorithm carries a message of S bytes:
-/// all-reduce 2 (N−1)/N · S; every other collective (N−1)/N · S. (Thakur, Rabenseifner, Gropp 2005; as nccl-tests' busbw.)
+/// all-reduce 2 (N−1)/N · S; every other collective (N−1)/N · S. (Thakur, Rabenseifner, Gropp 2005.) These are nccl-tests' busbw
+/// factors but for broadcast, where nccl-tests counts what the root sends, S, and this is the mean over the ranks.
 [[nodiscard]] double wire_bytes(Collective collective, double payload_bytes, int ranks);
 
 struct Traffic {
@@ -92,7 +93,8 @@ class Communicator {
   template <class T>
   void reduce_scatter_v(std::type_identity_t<Span<const T>> input, Span<T> output, std::span<const std::int64_t> counts,
                         ReduceOp op, const Stream& stream) {
-    check_counts("reduce_scatter_v", counts, input.size(), output.size());
+    check_counts("reduce_scatter_v", counts, input.size());
+    check_part("reduce_scatter_v", counts, output.size());
     timed(Collective::reduce_scatter, input.size_bytes(), stream,
           [&] { transport_->reduce_scatter_v(input.data(), output.data(), counts, DTypeOf<T>::value, op, stream); });
   }
@@ -101,7 +103,8 @@ class Communicator {
   template <class T>
   void all_gather_v(std::type_identity_t<Span<const T>> mine, Span<T> all, std::span<const std::int64_t> counts,
                     const Stream& stream) {
-    check_counts("all_gather_v", counts, all.size(), mine.size());
+    check_counts("all_gather_v", counts, all.size());
+    check_part("all_gather_v", counts, mine.size());
     timed(Collective::all_gather, all.size_bytes(), stream,
           [&] { transport_->all_gather_v(mine.data(), all.data(), counts, DTypeOf<T>::value, stream); });
   }
@@ -117,8 +120,8 @@ class Communicator {
   template <class T>
   void all_to_all_v(std::type_identity_t<Span<const T>> send, std::span<const std::int64_t> send_counts, Span<T> receive,
                     std::span<const std::int64_t> receive_counts, const Stream& stream) {
-    check_counts("all_to_all_v (sent)", send_counts, send.size(), send_counts[static_cast<std::size_t>(rank())]);
-    check_counts("all_to_all_v (received)", receive_counts, receive.size(), receive_counts[static_cast<std::size_t>(rank())]);
+    check_counts("all_to_all_v (sent)", send_counts, send.size());
+    check_counts("all_to_all_v (received)", receive_counts, receive.size());
     timed(Collective::all_to_all, send.size_bytes(), stream,
           [&] { transport_->all_to_all_v(send.data(), send_counts, receive.data(), receive_counts, DTypeOf<T>::value, stream); });
   }
@@ -152,7 +155,8 @@ class Communicator {
     Event begin, end;
   };
   void count(Timing timing, std::int64_t payload_bytes);
-  void check_counts(const char* operation, std::span<const std::int64_t> counts, std::int64_t total, std::int64_t mine) const;
+  void check_counts(const char* operation, std::span<const std::int64_t> counts, std::int64_t total) const;
+  void check_part(const char* operation, std::span<const std::int64_t> counts, std::int64_t mine) const;
 
   std::unique_ptr<Transport> transport_;
   mutable Traffic traffic_;

@@ -150,15 +150,15 @@ class MpiTransport final : public Transport {
     stream.enqueue([=, this, counts = std::vector(counts.begin(), counts.end())] {
       const auto me = static_cast<std::size_t>(rank_);
       const std::int64_t my_begin = total(Counts(counts).first(me));
-      const bool in_place = mine == at(all, my_begin, type);
+      // In place on every rank or on none, says MPI; a rank cannot know what the others do, so always in place.
+      if (mine != at(all, my_begin, type)) std::copy_n(at(mine, 0, type), counts[me] * size_of(type), at(all, my_begin, type));
       if (total(counts) <= most_) {
         const Blocks blocks(counts);
-        check(MPI_Allgatherv(in_place ? MPI_IN_PLACE : mine, blocks.counts[me], mpi_type(type), all, blocks.counts.data(),
-                             blocks.displacements.data(), mpi_type(type), comm_),
+        check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, blocks.counts.data(), blocks.displacements.data(),
+                             mpi_type(type), comm_),
               "MPI_Allgatherv");
         return;
       }
-      if (!in_place) std::copy_n(at(mine, 0, type), counts[me] * size_of(type), at(all, my_begin, type));
       std::int64_t block = 0;
       for (int root = 0; root < size_; ++root) {
         const std::int64_t count = counts[static_cast<std::size_t>(root)];
