@@ -8,7 +8,7 @@
 
 #include "scape/buffer.hpp"
 
-namespace scape::test {
+namespace scape::testing {
 
 template <class T>
 class Guarded {
@@ -38,4 +38,4 @@ class Guarded {
   Buffer<T> memory_;
 };
 
-}  // namespace scape::test
+}  // namespace scape::testing

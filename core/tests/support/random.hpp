@@ -5,7 +5,7 @@
 
 #include "scape/rng.hpp"
 
-namespace scape::test {
+namespace scape::testing {
 
 /// `size` normal numbers times `scale`; equal arguments give equal numbers on every rank.
 inline std::vector<float> normal_vector(std::int64_t size, std::uint64_t seed, std::uint64_t stream = 0, float scale = 1) {
@@ -15,4 +15,4 @@ inline std::vector<float> normal_vector(std::int64_t size, std::uint64_t seed, s
   return x;
 }
 
-}  // namespace scape::test
+}  // namespace scape::testing
