@@ -56,7 +56,7 @@ std::int64_t check_rows(const std::filesystem::path& path) {
 
 RunInfo long_run() {
   RunInfo info = sample_info();
-  info.planned_steps = 10000;
+  info.planned_steps = 4000;
   return info;
 }
 

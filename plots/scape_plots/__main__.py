@@ -13,11 +13,11 @@ from .load import group_by_method, load_runs
 from .table import comparison
 
 
-def main() -> int:
+def main(words=None) -> int:
     parser = argparse.ArgumentParser(prog="figures", description="Figures and comparison table from run files.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_FOLDER", help="folder (searched with its subfolders) or run file")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for figures and table")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
 
     runs, problems = load_runs(arguments.runs)
     for problem in problems:

@@ -8,11 +8,12 @@ import numpy as np
 from . import curves, style
 
 
-def loss_panels(methods: list, x, x_label: str, finish=lambda axes: None):
-    """`x` takes a Curve and gives its abscissa; `finish` sets up an axis once the lines are there. Returns the figure."""
+def loss_panels(methods: list, x, x_label: str, finish, note: str = ""):
+    """`x` takes a Curve and gives its abscissa; `finish` sets up an axis once the lines are there. `note` ends
+    the caption. Returns the figure."""
     styles = style.lines(methods)
     rows = -(-len(methods) // 3)
-    caption = textwrap.fill(f"{style.setting(methods)} {_how(methods)}", 130)
+    caption = textwrap.fill(f"{style.setting(methods)} {_how(methods)} {note}".strip(), 126)
     caption_height = 0.13 * (caption.count("\n") + 1)
     height = 2.35 + 0.16 * rows + caption_height
     figure, (left, right) = plt.subplots(1, 2, figsize=(style.WIDTH, height), sharex=True, sharey=True)

@@ -8,8 +8,8 @@ import numpy as np
 FINAL = 0.05  # of the recorded steps, at the end: their mean is the final training loss
 STEADY = 0.5  # of the planned steps: bytes are steady after it, or after the density warm-up if that is longer
 
-HEADERS = ["method", "train loss", "val. loss", "bytes/step", "steady", "of dense", "steady", "step [ms]", "exposed [%]", "1/(1-f)", "steps",
-           "seed", "status"]  # fmt: skip
+HEADERS = ["method", "train loss", "val. loss", "bytes/step", "steady bytes", "of dense", "steady of dense", "step [ms]", "exposed [%]", "1/(1-f)",
+           "steps", "seed", "status"]  # fmt: skip
 NOTES = (
     "Losses in nat/token. Train loss: mean over the last 5% of the steps. Bytes/step: sent per rank (bandwidth-optimal model), mean over the "
     "run; steady: mean over its second half, or after the density warm-up if that is longer. Of dense: divided by dense AdamW's. "

@@ -24,4 +24,6 @@ def _logarithmic(axes) -> None:
 
 def draw(methods: list):
     sending = [method for method in methods if all(run.steps["wire_bytes"].sum() > 0 for run in method.runs)]
-    return loss_panels(sending, _bytes, "bytes sent per rank", _logarithmic) if sending else None
+    if not sending:
+        return None
+    return loss_panels(sending, _bytes, "bytes sent per rank", _logarithmic, "Bytes: as many as a bandwidth-optimal algorithm sends.")
