@@ -1,7 +1,9 @@
 // The list of baselines: one line each.
 #include "quantized.hpp"
+#include "radius.hpp"
 #include "scape/baselines.hpp"
 #include "topk.hpp"
+#include "topk_shared.hpp"
 
 namespace scape {
 
@@ -10,6 +12,10 @@ void register_baselines(Registry& registry) {
                            "Stich et al. 2018 (arXiv 1809.07599); Lin et al. 2018 (arXiv 1712.01887)");
   registry.syncs.add<Quantized>("quantized", "block-wise 8- or 4-bit integers in a two-phase mean",
                                 "ZeRO++ qgZ, Wang et al. 2023 (arXiv 2306.10209)");
+  registry.syncs.add<TopKShared>("topk_shared", "top-k on a mask that all ranks share: the union of their choices, or an owner's",
+                                 "Renggli et al. 2019 (SparCML, arXiv 1802.08021)");
+  registry.syncs.add<Radius>("radius", "per-tensor top-k of a dense mean, kept for the steps until the next one",
+                             "Zheng & Zhang, MLSys 2025");
 }
 
 }  // namespace scape

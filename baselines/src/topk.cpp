@@ -131,7 +131,6 @@ MaskView TopK::select(Span<const float> a, const StepContext& context) {
   masks_.index_mask(words_, offsets_, stream);
   const MaskView mask{words_, offsets_, layout_.size(), k};
   reserve(values_, k, context.grads.device(), stream);
-  reserve(zeros_, k, context.grads.device(), stream);
   masks_.pack(a, mask, values_.span().subspan(0, k), stream);
   return mask;
 }
@@ -202,8 +201,9 @@ bool TopK::all_reduce(Span<const float> a, const MaskView& mask, const StepConte
   return true;
 }
 
-// r ← a and u ← u off S, both 0 on S and in the dense ranges.
+// r ← a and u ← u off S, both 0 on S and in the dense ranges. The values have been sent by now.
 void TopK::commit(Span<const float> a, const MaskView& mask, const StepContext& context) {
+  zero(values_.span(), context.stream);
   if (options_.error_feedback) remember(residual_, a, mask, context.stream);
   if (options_.momentum_correction > 0) remember(velocity_, context.grads, mask, context.stream);
 }
@@ -211,7 +211,7 @@ void TopK::commit(Span<const float> a, const MaskView& mask, const StepContext& 
 void TopK::remember(Span<float> memory, Span<const float> values, const MaskView& mask, const Stream& stream) {
   for (const Range range : sparse_)
     copy(memory.subspan(range.begin, range.size()), values.subspan(range.begin, range.size()), stream);
-  masks_.unpack(zeros_.span().subspan(0, mask.count), mask, memory, stream);
+  masks_.unpack(values_.span().subspan(0, mask.count), mask, memory, stream);
 }
 
 std::vector<StateEntry> TopK::state() {

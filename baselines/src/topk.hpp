@@ -64,7 +64,6 @@ class TopK final : public GradientSync {
   Buffer<std::uint64_t> words_;     // S
   Buffer<std::int64_t> offsets_;    // of S
   Buffer<float> values_;            // [k] a on S
-  Buffer<float> zeros_;             // [k]
   Buffer<std::uint32_t> messages_;  // [N][2k] of every rank: indices, then the bits of the values
   Buffer<float> sent_;              // [W] what is all-reduced instead, while N·k is large
   Buffer<double> squares_;          // sums of squares that show what is not finite

@@ -71,6 +71,8 @@ class SparseKernels {
                      const Stream& stream) const = 0;
   /// Sets the bits of `range`; other bits stay.
   virtual void set_range(Span<std::uint64_t> words, Range range, const Stream& stream) const = 0;
+  /// words ← words | other. Equal sizes.
+  virtual void unite(Span<std::uint64_t> words, Span<const std::uint64_t> other, const Stream& stream) const = 0;
   /// offsets [blocks] ← set bits before each block of MaskView::block_words words.
   virtual void index_mask(Span<const std::uint64_t> words, Span<std::int64_t> offsets, const Stream& stream) const = 0;
   /// result [1] ← number of bits set in both. Equal sizes.

@@ -102,6 +102,13 @@ class CpuSparseKernels final : public SparseKernels {
     });
   }
 
+  void unite(Span<std::uint64_t> words, Span<const std::uint64_t> other, const Stream& stream) const override {
+    require(words.size() == other.size(), ErrorKind::internal, "unite: masks differ in size");
+    stream.enqueue([=] {
+      for (std::int64_t w = 0; w < words.size(); ++w) words.data()[w] |= other.data()[w];
+    });
+  }
+
   void index_mask(Span<const std::uint64_t> words, Span<std::int64_t> offsets, const Stream& stream) const override {
     stream.enqueue([=] {
       std::int64_t count = 0;
