@@ -4,12 +4,14 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "commands.hpp"
 #include "data/token_file.hpp"
+#include "ops/threads.hpp"
 #include "record/console_recorder.hpp"
 #include "record/hdf5_recorder.hpp"
 #include "scape/error.hpp"
@@ -65,17 +67,22 @@ int list_all() {
   return 0;
 }
 
-// More ranks on some node than it has processors.
-bool is_oversubscribed() {
-  MPI_Comm node = MPI_COMM_NULL;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-  int ranks_here = 1;
-  MPI_Comm_size(node, &ranks_here);
-  MPI_Comm_free(&node);
-  int crowded = ranks_here > sysconf(_SC_NPROCESSORS_ONLN) ? 1 : 0;
-  MPI_Allreduce(MPI_IN_PLACE, &crowded, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-  return crowded != 0;
-}
+// How the ranks share the processors of this node. Collective.
+struct NodeShare {
+  int ranks = 1;
+  int processors = 1;
+  bool crowded = false;  // some node has more ranks than processors
+
+  NodeShare() : processors(static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))) {
+    MPI_Comm node = MPI_COMM_NULL;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    MPI_Comm_size(node, &ranks);
+    MPI_Comm_free(&node);
+    int any = ranks > processors ? 1 : 0;
+    MPI_Allreduce(MPI_IN_PLACE, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    crowded = any != 0;
+  }
+};
 
 // All that a run needs. Building it can fail on one rank alone (a file that is missing on its node), so nothing in here is
 // collective except at the places that say so.
@@ -167,9 +174,11 @@ int train(const Arguments& arguments, const Run& run, int rank, int ranks) {
                                                     .ranks = ranks,
                                                     .total_steps = options.steps,
                                                     .seed = static_cast<std::uint64_t>(options.seed)});
-  const bool oversubscribed = is_oversubscribed();
-  if (const int status =
-          on_all_ranks(rank, ranks, [&] { run.recorder->begin(run.info(arguments, *communicator, oversubscribed)); });
+  const NodeShare node;
+  if (options.threads > 0 || std::getenv("OMP_NUM_THREADS") == nullptr) {
+    ops::set_threads(options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, node.processors / node.ranks), stream);
+  }
+  if (const int status = on_all_ranks(rank, ranks, [&] { run.recorder->begin(run.info(arguments, *communicator, node.crowded)); });
       status != 0) {
     return status;
   }

@@ -37,6 +37,8 @@ void TrainOptions::declare(OptionTable& table) {
   table.add("communicator", communicator, "auto | self | mpi | nccl");
   table.add("communication_stream", communication_stream,
             "collectives on a stream of their own, so that they can overlap with computing");
+  table.add("threads", threads, "threads of a rank; 0: OMP_NUM_THREADS, else the node's processors shared by its ranks",
+            {.min = 0});
   table.add("steps", steps, "training steps", {.min = 1});
   table.add("global_batch", global_batch, "sequences per step over all ranks", {.min = 1});
   table.add("micro_batch", micro_batch, "sequences per forward pass on a rank; 0: all at once", {.min = 0});

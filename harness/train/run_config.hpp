@@ -21,6 +21,7 @@ struct TrainOptions {
   std::string device = "cpu";         // cpu | cuda
   std::string communicator = "auto";  // make_communicator
   bool communication_stream = true;   // false: collectives run on the compute stream
+  std::int64_t threads = 0;           // of a rank's computing; 0: OMP_NUM_THREADS, else the node's processors shared by its ranks
   std::int64_t steps = 200;
   std::int64_t global_batch = 32;    // sequences per step, over all ranks
   std::int64_t micro_batch = 0;      // sequences per forward pass on a rank; 0: all of the rank's at once

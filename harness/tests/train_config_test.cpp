@@ -1,0 +1,144 @@
+// From settings to runs: options of run and method, TOML files, sweeps, and the learning-rate schedule.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "scape/error.hpp"
+#include "train/run_config.hpp"
+#include "train/schedule.hpp"
+#include "train/settings_file.hpp"
+
+namespace scape {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Registry core_registry() {
+  Registry registry;
+  register_core(registry);
+  return registry;
+}
+
+std::vector<Setting> settings(const std::vector<std::string>& assignments) {
+  std::vector<Setting> list;
+  for (const std::string& assignment : assignments) list.push_back(parse_setting(assignment, "--set"));
+  return list;
+}
+
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() / ("train_config_test_" + std::to_string(getpid()) + ".toml")) {
+    std::ofstream(path_) << text;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+template <class Call>
+Error error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  return {ErrorKind::internal, "no error"};
+}
+
+TEST(RunConfig, LaterSettingsWinAndMethodOptionsArePart) {
+  const RunConfig config(core_registry(),
+                         settings({"optimizer=scape", "density=0.1", "model=llama-nano", "density=0.02", "steps=7"}));
+  EXPECT_EQ(config.train.steps, 7);
+  EXPECT_EQ(config.model.norm, Norm::rms_norm);
+  EXPECT_EQ(config.train.sequence_length, config.model.context);
+  EXPECT_TRUE(config.table().contains("density"));
+  EXPECT_TRUE(config.table().contains("beta1"));
+  EXPECT_EQ(config.label(), "scape density=0.02");
+}
+
+TEST(RunConfig, SeedGovernsTheModelUnlessItHasItsOwn) {
+  EXPECT_EQ(RunConfig(core_registry(), settings({"seed=5"})).model.init_seed, 5);
+  EXPECT_EQ(RunConfig(core_registry(), settings({"init_seed=9", "seed=5"})).model.init_seed, 9);
+}
+
+TEST(RunConfig, TyposAndForeignOptionsAreAnsweredWithNames) {
+  const auto message = [](const std::vector<std::string>& assignments) {
+    const Error error = error_of([&] { RunConfig(core_registry(), settings(assignments)); });
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(message({"stepz=7"}), AllOf(HasSubstr("unknown option 'stepz'"), HasSubstr("'steps'")));
+  EXPECT_THAT(message({"optimizer=adamw", "density=0.1"}), HasSubstr("'density' is an option of optimizer=scape"));
+  EXPECT_THAT(message({"optimizer=adamv"}), HasSubstr("'adamw'"));
+  EXPECT_THAT(message({"optimizer=adamw", "sync=dens"}), HasSubstr("'dense'"));
+  EXPECT_THAT(message({"optimizer=scape", "sync=topk"}), HasSubstr("takes no sync"));
+  EXPECT_THAT(message({"model=gpt-nan"}), HasSubstr("gpt-nano"));
+  EXPECT_THAT(message({"steps=0"}), HasSubstr("at least 1"));
+}
+
+TEST(SettingsFile, KeepsOrderAndTellsLines) {
+  const TemporaryFile file("steps = 800\noptimizer = \"scape\"\ndensity = 0.01\ncommunication_stream = false\n");
+  const std::vector<Setting> read = read_settings(file.path());
+  ASSERT_EQ(read.size(), 4U);
+  EXPECT_EQ(read[0].name, "steps");
+  EXPECT_EQ(read[2].text, "0.01");
+  EXPECT_EQ(read[3].text, "false");
+  EXPECT_THAT(read[2].origin, HasSubstr(".toml:3"));
+}
+
+TEST(SettingsFile, RefusesWhatIsNotToml) {
+  const TemporaryFile file("steps = 800\ndensity == 1\n");
+  const Error damaged = error_of([&] { (void)read_settings(file.path()); });
+  EXPECT_EQ(damaged.kind(), ErrorKind::input);
+  EXPECT_THAT(damaged.what(), HasSubstr(file.path().string() + ":2:"));
+  const Error missing = error_of([] { (void)read_settings("/nonexistent/x.toml"); });
+  EXPECT_EQ(missing.kind(), ErrorKind::input);
+  EXPECT_THAT(missing.what(), HasSubstr("/nonexistent/x.toml"));
+  const TemporaryFile nested("steps = {a = 1}\n");
+  EXPECT_EQ(error_of([&] { (void)read_settings(nested.path()); }).kind(), ErrorKind::usage);
+}
+
+TEST(Sweep, ListsMakeAllCombinations) {
+  const TemporaryFile file(
+      "steps = 10\n[[run]]\nname = \"dense\"\noptimizer = \"adamw\"\n[[run]]\nname = \"s\"\ndensity = [0.1, 0.01]\nmask_delay = "
+      "[1, 4]\n");
+  std::vector<std::string> names;
+  for (const PlannedRun& run : read_sweep(file.path())) names.push_back(run.name);
+  EXPECT_THAT(names, ElementsAre("dense", "s-density=0.1-mask_delay=1", "s-density=0.1-mask_delay=4", "s-density=0.01-mask_delay=1",
+                                 "s-density=0.01-mask_delay=4"));
+  const std::vector<PlannedRun> runs = read_sweep(file.path());
+  EXPECT_EQ(runs[4].settings.front().name, "steps");
+  EXPECT_EQ(runs[4].settings.back().text, "4");
+}
+
+TEST(Sweep, RefusesRunsThatCannotBeMeant) {
+  for (const char* text : {"steps = 1\n", "[[run]]\nsteps = 1\n", "[[run]]\nname = \"a\"\n[[run]]\nname = \"a\"\n", "run = [1]\n",
+                           "[[run]]\nname=\"a/b\"\n"}) {
+    const TemporaryFile file(text);
+    EXPECT_EQ(error_of([&] { (void)read_sweep(file.path()); }).kind(), ErrorKind::usage) << text;
+  }
+}
+
+TEST(Schedule, WarmsUpPeaksAndFallsToTheFloor) {
+  LearningRateSchedule schedule;
+  schedule.learning_rate = 2;
+  schedule.warmup_fraction = 0.1;
+  schedule.floor_ratio = 0.1;
+  EXPECT_DOUBLE_EQ(schedule.at(1, 100), 0.2);
+  EXPECT_DOUBLE_EQ(schedule.at(10, 100), 2);
+  EXPECT_DOUBLE_EQ(schedule.at(55, 100), 2 * (0.1 + 0.9 / 2));  // half way down the cosine
+  EXPECT_NEAR(schedule.at(100, 100), 0.2, 1e-12);
+  schedule.shape = LearningRateSchedule::Shape::constant;
+  EXPECT_DOUBLE_EQ(schedule.at(100, 100), 2);
+  schedule.warmup_fraction = 0;
+  EXPECT_DOUBLE_EQ(schedule.at(1, 100), 2);
+}
+
+}  // namespace
+}  // namespace scape

@@ -1,0 +1,210 @@
+// Training on several ranks: what must not depend on the number of ranks or micro-batches, what a run records, and how
+// ranks stop together.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "data/prepare.hpp"
+#include "scape/baselines.hpp"
+#include "scape/error.hpp"
+#include "train/trainer.hpp"
+
+namespace scape {
+namespace {
+
+Registry all_methods() {
+  Registry registry;
+  register_core(registry);
+  register_baselines(registry);
+  return registry;
+}
+
+// One small synthetic data set for all tests; written by one rank a program run.
+const TokenFile& tokens() {
+  static const TokenFile file = [] {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    int id = getpid();
+    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    const auto path = std::filesystem::temp_directory_path() / ("train_mpi_test_" + std::to_string(id) + ".bin");
+    if (rank == 0) prepare({.output = path, .synthetic_bytes = 1 << 20});
+    MPI_Barrier(MPI_COMM_WORLD);
+    TokenFile opened = TokenFile::open(path);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) std::filesystem::remove(path);
+    return opened;
+  }();
+  return file;
+}
+
+class Memory final : public Recorder {
+ public:
+  std::vector<StepRecord> steps;
+  std::vector<ValidationRecord> evaluations;
+  RunOutcome outcome;
+  void begin(const RunInfo&) override {}
+  void step(const StepRecord& record) override { steps.push_back(record); }
+  void evaluate(const ValidationRecord& record) override { evaluations.push_back(record); }
+  void end(const RunOutcome& end) override { outcome = end; }
+};
+
+// Breaks the gradient of one rank in chosen steps.
+class Sabotage final : public Optimizer {
+ public:
+  Sabotage(std::unique_ptr<Optimizer> inner, std::function<bool(std::int64_t)> broken)
+      : inner_(std::move(inner)), broken_(std::move(broken)) {}
+  StepResult step(const StepContext& context) override {
+    if (context.comm.rank() == context.comm.size() - 1 && broken_(context.step)) context.grads.host()[3] = INFINITY;
+    return inner_->step(context);
+  }
+  std::vector<StateEntry> state() override { return inner_->state(); }
+  double expected_wire_bytes(std::int64_t step) const override { return inner_->expected_wire_bytes(step); }
+
+ private:
+  std::unique_ptr<Optimizer> inner_;
+  std::function<bool(std::int64_t)> broken_;
+};
+
+struct Outcome {
+  Memory record;
+  RunStatus status = RunStatus::complete;
+  std::vector<float> params;
+};
+
+struct Hooks {
+  std::function<bool()> stop = [] { return false; };
+  std::function<bool(std::int64_t)> broken;
+};
+
+// Trains over `world` with the given options on top of a tiny model and a small batch.
+Outcome train(const std::vector<std::string>& assignments, const Hooks& hooks = {}, MPI_Comm world = MPI_COMM_WORLD) {
+  std::vector<Setting> settings;
+  for (const char* base : {"layers=2", "width=32", "heads=2", "kv_heads=2", "ffn=64", "context=16", "global_batch=24",
+                           "validation_batches=2", "validate_every=1000", "steps=8"}) {
+    settings.push_back(parse_setting(base, "test"));
+  }
+  for (const std::string& assignment : assignments) settings.push_back(parse_setting(assignment, "test"));
+  const RunConfig config(all_methods(), settings);
+  const TrainOptions& options = config.train;
+  const auto communicator = make_communicator("auto", world, cpu_device);
+  const TokenStreamOptions order{.sequence_length = options.sequence_length, .global_batch = options.global_batch, .seed = 1};
+  const TokenStream training(tokens(), Split::train, order, communicator->rank(), communicator->size());
+  const TokenStream validation(tokens(), Split::validation, order, communicator->rank(), communicator->size());
+  const auto model = make_model(config.model);
+  auto optimizer = config.method().make({.layout = model->layout(),
+                                         .device = cpu_device,
+                                         .rank = communicator->rank(),
+                                         .ranks = communicator->size(),
+                                         .total_steps = options.steps,
+                                         .seed = 1});
+  if (hooks.broken) optimizer = std::make_unique<Sabotage>(std::move(optimizer), hooks.broken);
+  const Stream stream;
+  const Stream comm_stream = options.communication_stream ? Stream(cpu_device) : stream;
+  Outcome outcome;
+  Trainer trainer({.model = *model,
+                   .optimizer = *optimizer,
+                   .communicator = *communicator,
+                   .training = training,
+                   .validation = validation,
+                   .recorder = outcome.record,
+                   .stream = stream,
+                   .comm_stream = comm_stream},
+                  options);
+  outcome.status = trainer.run(hooks.stop);
+  outcome.params.assign(model->params().host().begin(), model->params().host().end());
+  return outcome;
+}
+
+double last_loss(const Outcome& outcome) {
+  return outcome.record.evaluations.back().loss;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, static_cast<double>(std::abs(a[i] - b[i])));
+  return largest;
+}
+
+TEST(Trainer, OneRankWithTheWholeBatchEqualsManyRanksWithAShare) {
+  const Outcome many = train({"optimizer=adamw", "learning_rate=0.01"});
+  const Outcome one = train({"optimizer=adamw", "learning_rate=0.01"}, {}, MPI_COMM_SELF);
+  for (std::size_t i = 0; i < one.record.steps.size(); ++i) EXPECT_NEAR(many.record.steps[i].loss, one.record.steps[i].loss, 2e-5);
+  EXPECT_NEAR(last_loss(many), last_loss(one), 2e-5);
+  EXPECT_LT(last_loss(one), one.record.evaluations.front().loss - 0.5);  // it learns at all
+}
+
+TEST(Trainer, MicroBatchesDoNotMatter) {
+  for (const char* method : {"adamw", "scape"}) {
+    const std::string optimizer = std::string("optimizer=") + method;
+    const Outcome whole = train({optimizer, "steps=3"});
+    const Outcome parts = train({optimizer, "steps=3", "micro_batch=2"});
+    EXPECT_LT(largest_difference(whole.params, parts.params), 2e-4) << method;
+    EXPECT_EQ(whole.record.steps[0].traffic.total().calls, parts.record.steps[0].traffic.total().calls) << method;
+    EXPECT_NEAR(whole.record.steps[2].loss, parts.record.steps[2].loss, 1e-5) << method;
+  }
+}
+
+TEST(Trainer, ScapeAtFullDensityIsDenseAdamS) {
+  const Outcome dense = train({"optimizer=adams"});
+  const Outcome scape = train({"optimizer=scape", "density=1"});
+  for (std::size_t i = 0; i < dense.record.steps.size(); ++i)
+    EXPECT_NEAR(dense.record.steps[i].loss, scape.record.steps[i].loss, 1e-4);
+  EXPECT_NEAR(last_loss(dense), last_loss(scape), 1e-4);
+}
+
+TEST(Trainer, CommunicationOnAStreamOfItsOwnChangesNoBit) {
+  for (const char* method : {"optimizer=scape", "optimizer=adams"}) {
+    EXPECT_EQ(train({method}).params, train({method, "communication_stream=false"}).params) << method;
+  }
+  EXPECT_LT(largest_difference(train({"optimizer=adamw"}).params,
+                               train({"optimizer=adamw", "overlap=bucketed", "bucket_megabytes=0.01"}).params),
+            2e-4);
+}
+
+TEST(Trainer, RecordsWhatWasSentAndItEqualsTheFormula) {
+  for (const std::vector<std::string>& method :
+       std::vector<std::vector<std::string>>{{"optimizer=adamw"},
+                                             {"optimizer=scape", "density=0.01"},
+                                             {"optimizer=adamw", "sync=topk", "density=0.01"},
+                                             {"optimizer=adamw", "sync=quantized"}}) {
+    for (const StepRecord& record : train(method).record.steps) {
+      EXPECT_NEAR(record.traffic.total().wire_bytes, record.expected_wire_bytes, 0.05 * record.expected_wire_bytes)
+          << method.back();
+      EXPECT_GT(record.seconds, 0);
+    }
+  }
+}
+
+TEST(Trainer, RanksStopTogetherAfterOneIsAsked) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  int asked = 0;
+  const Outcome stopped = train({"optimizer=scape"}, {.stop = [&] { return ++asked == 3 && rank == 0; }, .broken = {}});
+  EXPECT_EQ(stopped.status, RunStatus::stopped);
+  EXPECT_EQ(stopped.record.steps.size(), 3U);
+  EXPECT_EQ(stopped.record.outcome.status, RunStatus::stopped);
+}
+
+TEST(Trainer, ARefusedStepIsRecordedAndTenInARowEndTheRun) {
+  for (const char* method : {"optimizer=scape", "optimizer=adamw"}) {
+    const Outcome once = train({method}, {.stop = [] { return false; }, .broken = [](std::int64_t step) { return step == 4; }});
+    EXPECT_EQ(once.status, RunStatus::complete);
+    for (const StepRecord& record : once.record.steps) EXPECT_EQ(record.result.applied, record.step != 4);
+    EXPECT_TRUE(std::isfinite(last_loss(once)));
+    try {
+      train({method, "steps=30"}, {.stop = [] { return false; }, .broken = [](std::int64_t step) { return step > 5; }});
+      ADD_FAILURE() << "the run should have ended";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::diverged);
+      EXPECT_THAT(error.what(), testing::HasSubstr("the last was step 15"));
+    }
+  }
+}
+
+TEST(Trainer, RefusesAMicroBatchThatDoesNotDivide) {
+  EXPECT_THROW(train({"optimizer=scape", "micro_batch=5"}), Error);
+}
+
+}  // namespace
+}  // namespace scape
