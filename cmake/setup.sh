@@ -1,6 +1,5 @@
 # shellcheck shell=bash
-# Shared by ./quickstart, ./test and .ci/run, which source it: packages, configuring and building, and the environment in
-# which MPI ranks may outnumber the cores.
+# Shared by ./quickstart, ./test and .ci/run, which source it: packages, configuring and building.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=$(($(nproc) < 16 ? $(nproc) : 16)) # login nodes are shared
@@ -78,24 +77,4 @@ build() {
   command -v ninja >/dev/null && export CMAKE_GENERATOR="${CMAKE_GENERATOR:-Ninja}"
   run cmake -S "$root" -B "$folder" -DCMAKE_BUILD_TYPE=Release -DSCAPE_NATIVE=ON "${@:3}" || fail 2 "cannot configure$hint"
   run cmake --build "$folder" -j "$jobs" --target "$target" || fail 1 "cannot build in $folder$hint"
-}
-
-# find_python: a python3 that can draw the figures (the first on PATH need not be the one of the packages).
-find_python() {
-  local candidate
-  for candidate in python3 /usr/bin/python3; do
-    "$candidate" -c 'import h5py, matplotlib, numpy' 2>/dev/null && { command -v "$candidate"; return; }
-  done
-  fail 2 "no python3 with h5py, matplotlib and numpy; ${apt_line:-load a module that has them}"
-}
-
-# with_mpi RANKS COMMAND…: the command in an environment where Open MPI accepts root, and more ranks than cores.
-with_mpi() {
-  local ranks=$1 environment=() threads
-  shift
-  threads=$(($(nproc) / ranks))
-  ((EUID != 0)) || environment+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
-  ((threads > 0)) || environment+=(OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
-    OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe)
-  env "${environment[@]}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}" "$@"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: train_test.sh BUILD_FOLDER
-# Starts a Slurm on this machine, trains on 2 ranks through slurm/train.sbatch, reads the run file with h5py, checks that a
-# broken configuration fails with the program's status, and takes everything down again. Status 77: skipped, with the reason.
+# Starts a Slurm on this machine, trains on 2 ranks through slurm/train.sbatch, reads the run file with h5py, stops a second
+# run by a signal, and takes everything down again. Status 77: skipped, with the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=$1
@@ -29,9 +29,17 @@ mkdir "$work/text"
 for i in {1..400}; do printf 'Document %d says: the quick brown fox jumps over %d lazy dogs.\n\n' "$i" $((i * i)); done >"$work/text/fox.txt"
 "$build/harness/app/scape" data prepare "$work/text" --out "$work/tokens.bin"
 
+cat >"$work/run.toml" <<E
+model = "gpt-nano"
+optimizer = "scape"
+steps = 6
+global_batch = 4
+validation_batches = 2
+E
+
 submit() { timeout 120 sbatch --parsable --wait -n 2 -t 5 -o "$work/%x-%j.log" -J "$1" slurm/train.sbatch "${@:2}"; }
 
-job=$(submit test harness/configs/gpt-nano.toml optimizer=scape density=0.1 steps=6 "data=$work/tokens.bin")
+job=$(submit test "$work/run.toml" density=0.1 "data=$work/tokens.bin")
 grep -qx "run file: $work/runs/test-$job.h5" "$work/test-$job.log"
 /usr/bin/python3 - "$work/runs/test-$job.h5" <<'E'
 import sys
@@ -39,12 +47,26 @@ import h5py
 import numpy
 with h5py.File(sys.argv[1]) as run:
     assert run.attrs["status"] in (b"complete", "complete") and bool(run.attrs["complete"]), dict(run.attrs)
-    assert run.attrs["ranks"] == 2, run.attrs["ranks"]
+    assert run.attrs["ranks"] == 2 and run.attrs["density"] == 0.1, dict(run.attrs)
     assert list(run["steps/step"]) == [1, 2, 3, 4, 5, 6], list(run["steps/step"])
     assert numpy.isfinite(run["steps/loss"]).all()
 E
 
+# A signal to the batch shell ends a run cleanly: whole record, status 4.
+submit stop "$work/run.toml" steps=1000000 "data=$work/tokens.bin" >/dev/null &
+for _ in {1..300}; do
+  grep -qs '^step ' "$work"/stop-*.log && break
+  sleep 0.2
+done
+scancel --batch --signal=USR1 --name=stop
 status=0
-submit typo harness/configs/gpt-nano.toml stepz=6 >/dev/null || status=$?
-((status == 2)) || { echo "a mistyped option ended the job with status $status, not 2"; exit 1; }
-grep -q steps "$work"/typo-*.log
+wait $! || status=$?
+((status == 4)) || { echo "a signal ended the job with status $status, not 4"; exit 1; }
+/usr/bin/python3 - "$work"/runs/stop-*.h5 <<'E'
+import sys
+import h5py
+with h5py.File(sys.argv[1]) as run:
+    steps = list(run["steps/step"])
+    assert run.attrs["status"] in (b"stopped", "stopped"), dict(run.attrs)
+    assert steps and steps == list(range(1, len(steps) + 1)), steps
+E
