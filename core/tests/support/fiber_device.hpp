@@ -32,45 +32,51 @@ class FiberBlock {
   void run(const std::function<void(int)>& body, Order order) {
     body_ = &body;
     block_.arrived = 0;
-    for (Meeting& warp : warps_) warp.arrived = 0;
+    for (Warp& warp : warps_) warp.meeting.arrived = 0;
     for (int i = 0; i < block_threads; ++i) start(i);
     for (int alive = block_threads; alive > 0;) {
-      moved_ = false;
+      bool moved = false;
       for (int i = 0; i < block_threads; ++i) {
         running_ = order == Order::forward ? i : block_threads - 1 - i;
         Fiber& fiber = fiber_at(running_);
-        if (fiber.done) continue;
+        if (fiber.done || fiber.waits()) continue;
         swapcontext(&scheduler_, &fiber.context);
-        if (!fiber.done) continue;
-        --alive;
-        moved_ = true;
+        moved = true;
+        if (fiber.done) --alive;
       }
-      require(moved_, ErrorKind::internal, "device code: threads wait for others that do not come");
+      require(moved, ErrorKind::internal, "device code: threads wait for others that do not come");
     }
   }
 
   void meet_block() { meet(block_, block_threads); }
 
+  using Values = std::array<std::uint64_t, warp_threads>;
   /// Every thread of the running thread's warp gives a value and gets all 32.
-  std::array<std::uint64_t, warp_threads> exchange(std::uint64_t value) {
-    const auto warp = static_cast<std::size_t>(running_ / warp_threads);
-    values_[warp][static_cast<std::size_t>(running_ % warp_threads)] = value;
-    meet(warps_[warp], warp_threads);
-    const auto all = values_[warp];
-    meet(warps_[warp], warp_threads);  // nobody gives the next value before all have read this one
-    return all;
+  const Values& exchange(std::uint64_t value) {
+    Warp& warp = warps_[static_cast<std::size_t>(running_ / warp_threads)];
+    Values& values = warp.values[warp.meeting.round % 2];  // the next values do not overwrite these before all have read them
+    values[static_cast<std::size_t>(running_ % warp_threads)] = value;
+    meet(warp.meeting, warp_threads);
+    return values;
   }
 
  private:
   static constexpr std::size_t stack_bytes = 64 << 10;
+  struct Meeting {
+    int arrived = 0;
+    std::uint64_t round = 0;
+  };
+  struct Warp {
+    Meeting meeting;
+    std::array<Values, 2> values;
+  };
   struct Fiber {
     ucontext_t context;
     std::vector<char> stack;
     bool done;
-  };
-  struct Meeting {
-    int arrived = 0;
-    std::uint64_t round = 0;
+    const Meeting* meeting;  // waits for its round to end
+    std::uint64_t round;
+    [[nodiscard]] bool waits() const { return meeting != nullptr && meeting->round == round; }
   };
 
   Fiber& fiber_at(int index) { return fibers_[static_cast<std::size_t>(index)]; }
@@ -82,6 +88,7 @@ class FiberBlock {
     fiber.context.uc_stack.ss_size = fiber.stack.size();
     fiber.context.uc_link = &scheduler_;
     fiber.done = false;
+    fiber.meeting = nullptr;
     starting_ = this;
     makecontext(
         &fiber.context, [] { starting_->enter(); }, 0);
@@ -92,14 +99,15 @@ class FiberBlock {
     fiber_at(index).done = true;
   }
   void meet(Meeting& meeting, int threads) {
-    const int index = running_;
     if (++meeting.arrived == threads) {
       meeting.arrived = 0;
       ++meeting.round;
-      moved_ = true;
       return;
     }
-    for (const std::uint64_t round = meeting.round; meeting.round == round;) swapcontext(&fiber_at(index).context, &scheduler_);
+    Fiber& fiber = fiber_at(running_);
+    fiber.meeting = &meeting;
+    fiber.round = meeting.round;
+    swapcontext(&fiber.context, &scheduler_);
   }
 
   inline static FiberBlock* starting_ = nullptr;
@@ -107,10 +115,8 @@ class FiberBlock {
   ucontext_t scheduler_{};
   const std::function<void(int)>* body_ = nullptr;
   int running_ = 0;
-  bool moved_ = false;
   Meeting block_;
-  std::array<Meeting, block_warps> warps_;
-  std::array<std::array<std::uint64_t, warp_threads>, block_warps> values_{};
+  std::array<Warp, block_warps> warps_{};
 };
 
 class FiberThread {
@@ -126,7 +132,7 @@ class FiberThread {
 
   [[nodiscard]] std::uint32_t ballot(bool value) const {
     std::uint32_t bits = 0;
-    const auto all = fibers_.exchange(value ? 1 : 0);
+    const FiberBlock::Values& all = fibers_.exchange(value ? 1 : 0);
     for (std::size_t lane = 0; lane < all.size(); ++lane) bits |= static_cast<std::uint32_t>(all[lane]) << lane;
     return bits;
   }

@@ -15,9 +15,9 @@ struct KernelsUnderTest {
   std::string name;
   Device device;
   // Called only if the device is there.
-  const UpdateKernels& (*update)();
-  const SparseKernels& (*sparse)();
-  const QuantKernels& (*quant)();
+  const UpdateKernels& (*update)(Device);
+  const SparseKernels& (*sparse)(Device);
+  const QuantKernels& (*quant)(Device);
 };
 
 /// Kernels, and a stream to run them on.
@@ -35,7 +35,8 @@ class KernelSuite : public ::testing::TestWithParam<KernelsUnderTest> {
     const KernelsUnderTest& kernels = GetParam();
     if (device_count(kernels.device.kind) == 0) GTEST_SKIP() << "no device " << to_string(kernels.device);
     const Stream stream = kernels.device.kind == DeviceKind::cpu ? Stream() : Stream(kernels.device);
-    tested_.reset(new KernelBench{kernels.device, stream, kernels.update(), kernels.sparse(), kernels.quant()});
+    tested_.reset(new KernelBench{kernels.device, stream, kernels.update(kernels.device), kernels.sparse(kernels.device),
+                                  kernels.quant(kernels.device)});
   }
 
   KernelBench& tested() { return *tested_; }

@@ -1,0 +1,151 @@
+// Device code of UpdateKernels (formulas in scape/kernels.hpp). `Launcher` says how a kernel gets to run: on a CUDA stream, or
+// in the tests on the CPU. Sums are written by the last block to finish, which adds those of all blocks in order.
+#pragma once
+
+#include <cmath>
+
+#include "cuda/elementwise.cuh"
+#include "scape/error.hpp"
+#include "scape/kernels.hpp"
+
+namespace scape::cuda {
+
+/// AdamS for one coordinate; g is the scaled gradient, keep = 1 − ηλ.
+__device__ inline void adams_coordinate(float& theta, float& m, float g, const AdamStep& s, float keep) {
+  const float previous = s.previous_scale * m;
+  const float v = s.beta2 * (previous * previous) + (1 - s.beta2) * (g * g);
+  m = s.beta1 * m + (1 - s.beta1) * g;
+  theta = keep * theta - s.learning_rate * (s.m_scale * m / (std::sqrt(s.v_scale * v) + s.epsilon));
+}
+
+// 28 bytes per element.
+struct AdamW {
+  float* theta;
+  float* m;
+  float* v;
+  const float* g;
+  std::int64_t n;
+  AdamStep step;
+
+  struct Shared {};
+  template <class Thread>
+  __device__ void operator()(const Thread& t, Shared&) const {
+    const AdamStep& s = step;
+    const float keep = 1 - s.learning_rate * s.weight_decay;
+    const auto formula = [&](float& theta_j, float& m_j, float& v_j, float g_j) {
+      const float gradient = s.gradient_scale * g_j;
+      m_j = s.beta1 * m_j + (1 - s.beta1) * gradient;
+      v_j = s.beta2 * v_j + (1 - s.beta2) * (gradient * gradient);
+      theta_j = keep * theta_j - s.learning_rate * (s.m_scale * m_j / (std::sqrt(s.v_scale * v_j) + s.epsilon));
+    };
+    elementwise(t, n, misalignment(theta), formula, theta, m, v, g);
+  }
+};
+
+// 20 bytes per element.
+struct AdamS {
+  float* theta;
+  float* m;
+  const float* g;
+  std::int64_t n;
+  AdamStep step;
+
+  struct Shared {};
+  template <class Thread>
+  __device__ void operator()(const Thread& t, Shared&) const {
+    const float keep = 1 - step.learning_rate * step.weight_decay;
+    const auto formula = [&](float& theta_j, float& m_j, float g_j) {
+      adams_coordinate(theta_j, m_j, step.gradient_scale * g_j, step, keep);
+    };
+    elementwise(t, n, misalignment(theta), formula, theta, m, g);
+  }
+};
+
+// 4 bytes per element.
+struct SumOfSquares {
+  const float* x;
+  std::int64_t n;
+  Scratch* scratch;
+  double* result;
+
+  using Shared = BlockShared<double>;
+  template <class Thread>
+  __device__ void operator()(const Thread& t, Shared& shared) const {
+    double sum = 0;
+    elementwise(
+        t, n, 0, [&](float x_j) { sum += static_cast<double>(x_j) * static_cast<double>(x_j); }, x);
+    grid_sum(t, shared, sum, scratch->sums, &scratch->ticket, result);
+  }
+};
+
+struct FlagNotFinite {
+  const double* value;
+  float* flag;
+
+  struct Shared {};
+  template <class Thread>
+  __device__ void operator()(const Thread& t, Shared&) const {
+    if (t.index() == 0) *flag = *value - *value == 0 ? 0.0F : 1.0F;  // ∞ − ∞ is no number
+  }
+};
+
+// 8 bytes per element.
+struct Divide {
+  float* x;
+  std::int64_t n;
+  float divisor;
+
+  struct Shared {};
+  template <class Thread>
+  __device__ void operator()(const Thread& t, Shared&) const {
+    elementwise(
+        t, n, misalignment(x), [&](float& x_j) { x_j /= divisor; }, x);
+  }
+};
+
+// 12 bytes per element.
+struct Add {
+  float* y;
+  const float* x;
+  std::int64_t n;
+  float factor;
+
+  struct Shared {};
+  template <class Thread>
+  __device__ void operator()(const Thread& t, Shared&) const {
+    elementwise(
+        t, n, misalignment(y), [&](float& y_j, float x_j) { y_j += factor * x_j; }, y, x);
+  }
+};
+
+template <class Launcher>
+class DeviceUpdateKernels final : public UpdateKernels {
+ public:
+  void adamw(Span<float> theta, Span<float> m, Span<float> v, Span<const float> g, const AdamStep& step,
+             const Stream& stream) const override {
+    const std::int64_t n = theta.size();
+    require(m.size() == n && v.size() == n && g.size() == n, ErrorKind::internal, "adamw: spans differ in size");
+    Launcher::launch(AdamW{theta.data(), m.data(), v.data(), g.data(), n, step}, element_blocks(n), stream);
+  }
+  void adams(Span<float> theta, Span<float> m, Span<const float> g, const AdamStep& step, const Stream& stream) const override {
+    const std::int64_t n = theta.size();
+    require(m.size() == n && g.size() == n, ErrorKind::internal, "adams: spans differ in size");
+    Launcher::launch(AdamS{theta.data(), m.data(), g.data(), n, step}, element_blocks(n), stream);
+  }
+  void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const override {
+    Launcher::launch_joint(SumOfSquares{x.data(), x.size(), Launcher::scratch(stream), result.data()}, element_blocks(x.size()),
+                           stream);
+  }
+  void flag_not_finite(Span<const double> value, Span<float> flag, const Stream& stream) const override {
+    Launcher::launch(FlagNotFinite{value.data(), flag.data()}, 1, stream);
+  }
+  void divide(Span<float> x, float divisor, const Stream& stream) const override {
+    Launcher::launch(Divide{x.data(), x.size(), divisor}, element_blocks(x.size()), stream);
+  }
+  void add(Span<float> y, Span<const float> x, float factor, const Stream& stream) const override {
+    require(x.size() == y.size(), ErrorKind::internal, "add: spans differ in size");
+    Launcher::launch(Add{y.data(), x.data(), y.size(), factor}, element_blocks(y.size()), stream);
+  }
+};
+
+}  // namespace scape::cuda

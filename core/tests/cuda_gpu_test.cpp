@@ -1,0 +1,151 @@
+// The CUDA backend on a GPU, skipped where there is none: the kernel suite, streams and events, and vectors of more than 2^31
+// elements. What must hold without a GPU is tested everywhere.
+#include <atomic>
+#include <bit>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include "support/kernel_suite.hpp"
+
+namespace scape::testing {
+
+namespace {
+
+constexpr Device gpu{DeviceKind::cuda, 0};
+
+INSTANTIATE_TEST_SUITE_P(Gpu, KernelSuite,
+                         ::testing::Values(KernelsUnderTest{"cuda", gpu, update_kernels, sparse_kernels, quant_kernels}),
+                         kernels_name);
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (device_count(DeviceKind::cuda) == 0) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+template <class T>
+T read(Span<const T> value, const Stream& stream) {
+  T host{};
+  copy<T>(Span<T>(std::span(&host, 1)), value, stream);
+  stream.synchronize();
+  return host;
+}
+
+TEST(WithoutGpu, ADeviceThatIsNotThereIsRefusedWithAReason) {
+  const Device missing{DeviceKind::cuda, device_count(DeviceKind::cuda)};
+  EXPECT_THROW(Stream{missing}, Error);
+  try {
+    const Buffer<float> buffer(1, missing);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE(std::string(error.what()).find("is not there"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(Gpu, MemoryIsZeroAndCopiesInOrder) {
+  EXPECT_FALSE(device_name(gpu).empty());
+  const Stream stream(gpu);
+  const Buffer<float> device(1000, gpu);
+  const PinnedBuffer<float> pinned(1000, gpu);
+  for (float& value : pinned.host()) value = 5;
+  copy<float>(pinned, device, stream);
+  stream.synchronize();
+  for (const float value : pinned.host()) ASSERT_EQ(value, 0);
+
+  stream.enqueue([&] {
+    for (float& value : pinned.host()) value = 3;
+  });
+  copy<float>(device, pinned, stream);
+  EXPECT_EQ(read<float>(device.span().subspan(999, 1), stream), 3);
+  zero<float>(device, stream);
+  EXPECT_EQ(read<float>(device.span().subspan(999, 1), stream), 0);
+}
+
+TEST_F(Gpu, AStreamWaitsForAnEventOfAnother) {
+  const Stream first(gpu);
+  const Stream second(gpu);
+  std::atomic<bool> released = false;
+  std::atomic<int> order = 0;
+  int first_at = 0;
+  int second_at = 0;
+  Event begin(gpu);
+  Event done(gpu);
+  EXPECT_TRUE(done.ready());  // not recorded
+  begin.record(first);
+  first.enqueue([&] {
+    released.wait(false);
+    first_at = ++order;
+  });
+  done.record(first);
+  second.wait(done);
+  second.enqueue([&] { second_at = ++order; });
+  EXPECT_FALSE(done.ready());
+  released = true;
+  released.notify_all();
+  second.synchronize();
+  EXPECT_EQ(first_at, 1);
+  EXPECT_EQ(second_at, 2);
+  EXPECT_TRUE(done.ready());
+  EXPECT_GT(seconds_between(begin, done), 0);
+}
+
+TEST_F(Gpu, AFailedHostOperationBreaksItsStreamAndWhoWaitsForIt) {
+  const Stream broken(gpu);
+  const Stream waiting(gpu);
+  const Stream other(gpu);
+  Event before(gpu);
+  Event after(gpu);
+  bool dropped = true;
+  before.record(broken);
+  broken.enqueue([] { throw std::runtime_error("as planned"); });
+  after.record(broken);
+  broken.enqueue([&] { dropped = false; });
+  waiting.wait(after);
+  other.wait(before);
+  EXPECT_THROW(broken.synchronize(), std::runtime_error);
+  EXPECT_THROW(after.synchronize(), std::runtime_error);
+  EXPECT_THROW(waiting.synchronize(), std::runtime_error);
+  EXPECT_NO_THROW(before.synchronize());
+  EXPECT_NO_THROW(other.synchronize());
+  EXPECT_TRUE(dropped);
+}
+
+TEST_F(Gpu, VectorsOfMoreThan2To31Elements) {
+  const std::int64_t n = (std::int64_t{1} << 31) + 1000;
+  const Stream stream(gpu);
+  Buffer<float> x;
+  try {
+    x = Buffer<float>(n, gpu);
+  } catch (const std::bad_alloc&) {
+    GTEST_SKIP() << "less than 9 GB of memory";
+  }
+  const std::vector<std::pair<std::int64_t, float>> values{{1, 0.5F}, {n - 70, -2}, {n - 1, 3}};
+  for (const auto& [j, value] : values) {
+    copy<float>(x.span().subspan(j, 1), Span<const float>(std::span(&value, 1)), stream);
+  }
+  const Buffer<double> sum(1, gpu);
+  update_kernels(gpu).sum_of_squares(x, sum, stream);
+  EXPECT_EQ(read<double>(sum, stream), 13.25);
+
+  const Buffer<std::uint64_t> words(mask_words(n), gpu);
+  const Buffer<std::int64_t> offsets(mask_blocks(n), gpu);
+  sparse_kernels(gpu).top_k(x, 4, words, 0, stream);  // the fourth: of all the zeros the first
+  sparse_kernels(gpu).index_mask(words, offsets, stream);
+  const MaskView mask{words, offsets, n, 4};
+  const Buffer<float> packed(4, gpu);
+  const Buffer<std::uint32_t> indices(4, gpu);
+  sparse_kernels(gpu).pack(x, mask, packed, stream);
+  sparse_kernels(gpu).indices(mask, indices, stream);
+  const std::vector<std::int64_t> expected{0, 1, n - 70, n - 1};
+  for (std::int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(read<std::uint32_t>(indices.span().subspan(i, 1), stream), expected[static_cast<std::size_t>(i)]);
+    EXPECT_EQ(read<float>(packed.span().subspan(i, 1), stream), i == 0 ? 0 : values[static_cast<std::size_t>(i - 1)].second);
+  }
+}
+
+}  // namespace
+
+}  // namespace scape::testing
