@@ -315,25 +315,30 @@ void Hdf5Recorder::begin(const RunInfo& info) {
   writer_ = Writer::create(path_, existing_ == ExistingFile::overwrite, info);
 }
 
+Hdf5Recorder::Writer& Hdf5Recorder::writer() const {
+  require(writer_ != nullptr, ErrorKind::internal, "run file: recorded before begin() or after end()");
+  return *writer_;
+}
+
 void Hdf5Recorder::step(const StepRecord& record) {
-  writer_->step(record);
+  writer().step(record);
 }
 
 void Hdf5Recorder::evaluate(const ValidationRecord& record) {
-  writer_->evaluate(record);
+  writer().evaluate(record);
 }
 
 void Hdf5Recorder::flush() {
-  writer_->flush();
+  writer().flush();
 }
 
 void Hdf5Recorder::end(const RunOutcome& outcome) {
-  writer_->end(outcome);
+  writer().end(outcome);
   writer_.reset();
 }
 
 std::int64_t Hdf5Recorder::attempt() const {
-  return writer_->attempt();
+  return writer().attempt();
 }
 
 RunFileState read_run_file_state(const std::filesystem::path& path) {

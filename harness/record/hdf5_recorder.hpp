@@ -48,6 +48,7 @@ class Hdf5Recorder final : public Recorder {
 
  private:
   class Writer;
+  [[nodiscard]] Writer& writer() const;  // Error(internal) outside begin() … end()
   std::filesystem::path path_;
   ExistingFile existing_;
   std::unique_ptr<Writer> writer_;

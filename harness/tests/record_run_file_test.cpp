@@ -215,6 +215,7 @@ TEST(RunFile, AppendCreatesAMissingFileAndRefusesAGap) {
 TEST(RunFile, RefusesRowsThatCannotBeMeant) {
   const TemporaryFolder folder;
   Hdf5Recorder recorder(folder / "run.h5");
+  EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.step(sample_step(1)); }), HasSubstr("before begin"));
   recorder.begin(sample_info());
   recorder.step(sample_step(4));
   EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.step(sample_step(4)); }), HasSubstr("step 4 recorded after step 4"));

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WINDOW = 0.02  # of a run's steps: moving average of the training loss, cut off at both ends
+WINDOW = 0.03  # of a run's steps: moving average of the training loss, cut off at both ends
 
 
 @dataclass

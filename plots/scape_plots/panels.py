@@ -32,7 +32,8 @@ def loss_panels(methods: list, x, x_label: str, finish, note: str = ""):
         for axes in (left, right):
             axes.axhline(entropy, color="0.45", linewidth=0.6, linestyle=(0, (4, 3)), zorder=0)
         right.annotate("unigram entropy", (1, entropy), (0, 2), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
-                       fontsize=6.5, color="0.35")  # fmt: skip
+                       fontsize=6.5, color="0.35",
+                       bbox={"boxstyle": "square,pad=0.1", "color": "white", "alpha": 0.75, "linewidth": 0})  # fmt: skip
     for axes, title in ((left, "training"), (right, "validation")):
         axes.set_title(title, loc="left", pad=3)
         axes.set_xlabel(x_label)
