@@ -13,6 +13,10 @@ write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/ScapeConfigVersion.
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ScapeConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/ScapeConfigVersion.cmake
         DESTINATION ${package_dir})
 
+if(SCAPE_NCCL)
+  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake DESTINATION ${package_dir})
+endif()
+
 if(SCAPE_TESTS)
   add_test(NAME core_package COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}
     -DWORK=${CMAKE_CURRENT_BINARY_DIR}/package -DMPIEXEC=${MPIEXEC_EXECUTABLE} -DGENERATOR=${CMAKE_GENERATOR}
