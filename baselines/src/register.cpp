@@ -1,4 +1,5 @@
 // The list of baselines: one line each.
+#include "powersgd.hpp"
 #include "quantized.hpp"
 #include "radius.hpp"
 #include "scape/baselines.hpp"
@@ -16,6 +17,8 @@ void register_baselines(Registry& registry) {
                                  "Renggli et al. 2019 (SparCML, arXiv 1802.08021)");
   registry.syncs.add<Radius>("radius", "per-tensor top-k of a dense mean, kept for the steps until the next one",
                              "Zheng & Zhang, MLSys 2025");
+  registry.syncs.add<PowerSgd>("powersgd", "factors of low rank from one power iteration a step",
+                               "Vogels et al. 2019 (arXiv 1905.13727)");
 }
 
 }  // namespace scape

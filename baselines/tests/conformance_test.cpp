@@ -49,6 +49,10 @@ struct Case {
   }
 };
 
+void PrintTo(const Case& method, std::ostream* out) {
+  *out << method.name();
+}
+
 // Names of the method's own options, not those that all methods share, with what each accepts.
 std::vector<std::pair<std::string, std::string>> own_options(const Case& method) {
   CommonOptions common;
@@ -74,7 +78,8 @@ std::vector<std::string> values_of(const std::string& option, const std::string&
   static const std::map<std::string, std::vector<std::string>> numbers{
       {"density", {"0.02", "0.3", "1"}}, {"density_warmup_fraction", {"0", "0.5"}},
       {"mask_delay", {"0", "3"}},        {"mask_refresh", {"2"}},
-      {"radius_period", {"1", "5"}},     {"momentum_correction", {"0.5"}},
+      {"radius_period", {"1", "5"}},     {"powersgd_rank", {"1", "3"}},
+      {"momentum_correction", {"0.5"}},
   };
   if (const auto known = numbers.find(option); known != numbers.end()) return known->second;
   std::vector<std::string> values;
@@ -237,25 +242,34 @@ TEST_P(Conformance, ABadGradientOnOneRankIsRefusedByAllWithoutATrace) {
   }
 }
 
+// Rows 0, 5, 6 and from 20 on of the first matrix, like tokens that never occur.
 TEST_P(Conformance, RowsWithoutGradientStayAsTheyAre) {
-  const auto untouched = [](std::int64_t j) { return j < 4 || (j >= 20 && j < 28) || (j >= 300 && j < 560); };
-  for (const std::int64_t size : {19, 57, 1000}) {
+  for (const std::int64_t size : {57, 1000}) {
     Training run(GetParam().with({{"weight_decay", "0"}}), size);
+    const ParameterTensor& matrix = run.rig.layout.tensor("w1");
+    const auto untouched = [&](std::int64_t j) {
+      const std::int64_t row = (j - matrix.range.begin) / matrix.shape[1];
+      return j < matrix.range.end && (row == 0 || row == 5 || row == 6 || row >= 20);
+    };
     const std::vector<float> before = run.rig.values();
     for (std::int64_t t = 1; t <= 100; ++t) {
       run.rig.step(*run.optimizer, t, learning_rate,
                    [&](std::int64_t j) { return untouched(j) ? 0.0F : normal_at(3, t, run.rig.comm->rank(), j); });
     }
-    std::vector<float> after = run.rig.values();
-    std::int64_t moved = 0;
+    const std::vector<float> after = run.rig.values();
+    std::vector<std::int64_t> moved;
+    std::int64_t others = 0;
     for (std::int64_t j = 0; j < size; ++j) {
       const auto i = static_cast<std::size_t>(j);
+      if (std::memcmp(&before[i], &after[i], sizeof(float)) == 0) continue;
       if (untouched(j)) {
-        EXPECT_EQ(std::memcmp(&before[i], &after[i], sizeof(float)), 0) << "coordinate " << j << " of " << size;
+        moved.push_back(j);
+      } else {
+        ++others;
       }
-      moved += before[i] != after[i] ? 1 : 0;
     }
-    EXPECT_GT(moved, 0);
+    EXPECT_THAT(moved, ::testing::IsEmpty()) << "of " << size;
+    EXPECT_GT(others, 0);
   }
 }
 
@@ -271,10 +285,18 @@ TEST_P(Conformance, OneRankSendsNothing) {
 INSTANTIATE_TEST_SUITE_P(Registry, Conformance, ::testing::ValuesIn(all_cases()),
                          [](const auto& test) { return test.param.name(); });
 
-// Laws about the limits in which a method is the dense one, and about who divides by N. One case a method: at density 1.
+// The settings with which a method communicates everything.
+const Settings dense_settings{{"density", "1"}, {"quant_bits", "32"}, {"powersgd_rank", "1000"}};
+
+// Laws about the limits in which a method is the dense one, and about who divides by N. One case a method, in its dense limit.
 std::vector<Case> limit_cases() {
   std::vector<Case> cases;
-  for (const Case& base : base_cases()) cases.push_back(has_option(base, "density") ? base.with({{"density", "1"}}) : base);
+  for (const Case& base : base_cases()) {
+    cases.push_back(base);
+    for (const auto& [option, value] : dense_settings) {
+      if (has_option(base, option)) cases.back() = cases.back().with({{option, value}});
+    }
+  }
   return cases;
 }
 
@@ -328,15 +350,14 @@ void expect_like_dense(const Case& method, const std::string& rule, float tolera
   }
 }
 
-TEST(DenseLimit, DensityOneIsDense) {
+TEST(DenseLimit, IsDense) {
   for (const Case& method : limit_cases()) {
-    if (!has_option(method, "density")) continue;
-    expect_like_dense(method, method.sync.empty() ? "adams" : method.optimizer, method.sync.empty() ? 1e-4F : 1e-6F);
+    const bool has_limit = std::any_of(dense_settings.begin(), dense_settings.end(),
+                                       [&](const auto& setting) { return has_option(method, setting.first); });
+    if (!has_limit) continue;
+    const bool complete = method.sync.empty();  // SCAPE: its m̂ takes another way round to AdamS's
+    expect_like_dense(method, complete ? "adams" : method.optimizer, complete ? 1e-4F : 1e-6F);
   }
-}
-
-TEST(DenseLimit, ThirtyTwoBitsAreDense) {
-  expect_like_dense({"adamw", "quantized", {{"quant_bits", "32"}}}, "adamw", 0);
 }
 
 // What a step takes in comes out or is kept: Σ over ranks of (g + r) = N · mean + Σ r', for every sync that keeps a residual.

@@ -1,9 +1,9 @@
 // main() of test programs that run on several MPI ranks. Every rank runs every test; rank 0 prints, the others only what fails.
-// An exception ends the program, and with it all ranks, instead of leaving the others waiting in a collective.
+// An exception or a failed ASSERT ends the program, and with it all ranks, instead of leaving the others waiting in a collective.
 #include <gmock/gmock.h>
 
 #include <cstdio>
-#include <memory>
+#include <string>
 
 #include "scape/communicator.hpp"
 
@@ -12,16 +12,28 @@ namespace {
 class FailuresOnly final : public testing::EmptyTestEventListener {
  public:
   explicit FailuresOnly(int rank) : rank_(rank) {}
+  // The name is noted here: asking googletest for it while it reports a result waits for a lock that it holds.
+  void OnTestStart(const testing::TestInfo& test) override { test_ = std::string(test.test_suite_name()) + "." + test.name(); }
+  void OnTestStart(const testing::TestInfo& test) override { test_ = std::string(test.test_suite_name()) + "." + test.name(); }
+  // GoogleTest holds its lock here: asking it for the running test would wait for ever.
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::fprintf(stderr, "[rank %d] %s.%s at %s:%d\n%s\n", rank_, test != nullptr ? test->test_suite_name() : "",
-                 test != nullptr ? test->name() : "", result.file_name() != nullptr ? result.file_name() : "", result.line_number(),
-                 result.summary());
+    std::fprintf(stderr, "[rank %d] %s at %s:%d\n%s\n", rank_, test_.c_str(),
+                 result.file_name() != nullptr ? result.file_name() : "", result.line_number(), result.summary());
   }
 
  private:
   int rank_;
+  std::string test_;
+};
+
+// After the listener that prints the failure.
+class EndAfterFatalFailure final : public testing::EmptyTestEventListener {
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.fatally_failed()) return;
+    std::fflush(nullptr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
 };
 
 }  // namespace
@@ -37,6 +49,7 @@ int main(int argc, char** argv) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new FailuresOnly(rank));
   }
+  listeners.Append(new EndAfterFatalFailure);
   int failed = RUN_ALL_TESTS();
   MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   return failed;

@@ -27,7 +27,7 @@ inline ParameterLayout odd_layout(std::int64_t size) {
   ParameterLayout layout;
   const std::int64_t vectors = size / 3;
   const std::int64_t matrices = size - vectors;
-  const std::int64_t columns = matrices >= 12 ? 4 : 1;
+  const std::int64_t columns = matrices >= 300 ? 12 : matrices >= 12 ? 4 : 1;
   const std::int64_t first_rows = (matrices * 2 / 3) / columns;
   if (first_rows > 0) layout.add("w1", {first_rows, columns}, TensorRole::matrix);
   layout.add("w2", {matrices - first_rows * columns}, TensorRole::matrix);
