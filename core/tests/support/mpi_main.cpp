@@ -14,8 +14,6 @@ class FailuresOnly final : public testing::EmptyTestEventListener {
   explicit FailuresOnly(int rank) : rank_(rank) {}
   // The name is noted here: asking googletest for it while it reports a result waits for a lock that it holds.
   void OnTestStart(const testing::TestInfo& test) override { test_ = std::string(test.test_suite_name()) + "." + test.name(); }
-  void OnTestStart(const testing::TestInfo& test) override { test_ = std::string(test.test_suite_name()) + "." + test.name(); }
-  // GoogleTest holds its lock here: asking it for the running test would wait for ever.
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
     std::fprintf(stderr, "[rank %d] %s at %s:%d\n%s\n", rank_, test_.c_str(),
