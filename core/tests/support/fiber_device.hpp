@@ -1,7 +1,7 @@
 // Runs the device code of core/src/cuda on the CPU, for tests without a GPU: a fiber for each thread of a block, one block
-// after the other. A fiber runs until it must wait for others, then the next one does. So a missing barrier is a wrong order
-// of reads and writes, which running the fibers forwards and backwards brings to light; waiting for a thread that never
-// comes is an error; and shared memory starts as garbage. Thread, Launcher: see cuda/block.cuh and cuda/launch.cuh.
+// after the other. A fiber runs until it must wait for others; then the first one that can does. Some threads are thus as far
+// ahead of others as barriers let them be, and doing so forwards and backwards brings missing barriers to light. Waiting for a
+// thread that never comes is an error, and shared memory starts as garbage. See cuda/block.cuh and cuda/launch.cuh.
 #pragma once
 
 #include <ucontext.h>
@@ -34,18 +34,17 @@ class FiberBlock {
     block_.arrived = 0;
     for (Warp& warp : warps_) warp.meeting.arrived = 0;
     for (int i = 0; i < block_threads; ++i) start(i);
-    for (int alive = block_threads; alive > 0;) {
-      bool moved = false;
-      for (int i = 0; i < block_threads; ++i) {
-        running_ = order == Order::forward ? i : block_threads - 1 - i;
-        Fiber& fiber = fiber_at(running_);
-        if (fiber.done || fiber.waits()) continue;
-        swapcontext(&scheduler_, &fiber.context);
-        moved = true;
-        if (fiber.done) --alive;
-      }
-      require(moved, ErrorKind::internal, "device code: threads wait for others that do not come");
+    int alive = block_threads;
+    for (int i = 0; i < block_threads; ++i) {
+      running_ = order == Order::forward ? i : block_threads - 1 - i;
+      Fiber& fiber = fiber_at(running_);
+      if (fiber.done || fiber.waits()) continue;
+      released_ = false;
+      swapcontext(&scheduler_, &fiber.context);
+      if (fiber.done) --alive;
+      if (released_) i = -1;  // the first fiber that can run is always the next to run
     }
+    require(alive == 0, ErrorKind::internal, "device code: threads wait for others that do not come");
   }
 
   void meet_block() { meet(block_, block_threads); }
@@ -102,6 +101,7 @@ class FiberBlock {
     if (++meeting.arrived == threads) {
       meeting.arrived = 0;
       ++meeting.round;
+      released_ = true;
       return;
     }
     Fiber& fiber = fiber_at(running_);
@@ -115,6 +115,7 @@ class FiberBlock {
   ucontext_t scheduler_{};
   const std::function<void(int)>* body_ = nullptr;
   int running_ = 0;
+  bool released_ = false;
   Meeting block_;
   std::array<Warp, block_warps> warps_{};
 };
