@@ -1,6 +1,8 @@
 // The CPU's kernels: plain loops that vectorise, and the oracle for every other device.
 #pragma once
 
+#include <array>
+
 #include "scape/kernels.hpp"
 
 namespace scape::detail {
@@ -9,8 +11,28 @@ namespace scape::detail {
 [[nodiscard]] const SparseKernels& cpu_sparse_kernels();
 [[nodiscard]] const QuantKernels& cpu_quant_kernels();
 
-/// Σ x² in double with a fixed order of additions: sixteen interleaved partial sums, then those in order.
-[[nodiscard]] double sum_of_squares(const float* x, std::int64_t n);
+/// Σ f(i)² over 0 ≤ i < n in double with a fixed order of additions: sixteen interleaved partial sums, then those in order. `f`
+/// may write its value to memory that it does not read for other i.
+template <class F>
+double sum_of_squares(std::int64_t n, F f) {
+  constexpr std::int64_t lanes = 16;
+  std::array<double, lanes> sums{};
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+#pragma GCC ivdep
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+      const double value = f(i + lane);
+      sums[static_cast<std::size_t>(lane)] += value * value;
+    }
+  }
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  for (; i < n; ++i) {
+    const double value = f(i);
+    total += value * value;
+  }
+  return total;
+}
 
 /// AdamS for one coordinate (formula in scape/kernels.hpp). `keep` is 1 − ηλ, `g` the scaled gradient.
 inline void adams_coordinate(float& theta, float& m, float g, const AdamStep& s, float keep) {

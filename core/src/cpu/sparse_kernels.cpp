@@ -29,31 +29,6 @@ std::uint64_t bits_within(std::int64_t start, std::int64_t begin, std::int64_t e
   return bits;
 }
 
-// The magnitude of the k-th largest element, and how many elements equal to it belong to the k largest.
-struct Threshold {
-  std::uint32_t magnitude;
-  std::int64_t ties;
-};
-
-// Radix select from the most significant digit: digits of 11, 10 and 10 bits of the 31-bit magnitude.
-Threshold select(const float* x, std::int64_t n, std::int64_t k) {
-  std::uint32_t prefix = 0;    // digits known so far
-  std::uint32_t known = 0;     // their bits
-  std::int64_t remaining = k;  // rank of the threshold among the elements that share the prefix
-  for (const auto& [shift, digits] : {std::pair{20, 2048}, std::pair{10, 1024}, std::pair{0, 1024}}) {
-    std::array<std::int64_t, 2048> histogram{};
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::uint32_t value = magnitude(x[i]);
-      if ((value & known) == prefix) ++histogram[value >> shift & static_cast<std::uint32_t>(digits - 1)];
-    }
-    int digit = digits - 1;
-    while (histogram[static_cast<std::size_t>(digit)] < remaining) remaining -= histogram[static_cast<std::size_t>(digit--)];
-    prefix |= static_cast<std::uint32_t>(digit) << shift;
-    known |= static_cast<std::uint32_t>(digits - 1) << shift;
-  }
-  return {prefix, remaining};
-}
-
 // Calls visit(coordinate) for each set bit of `word`, which starts at coordinate `start`.
 template <class Visit>
 void for_each_bit(std::uint64_t word, std::int64_t start, Visit visit) {
@@ -65,6 +40,71 @@ void for_each_set(const std::uint64_t* words, std::int64_t size, Visit visit) {
   for (std::int64_t w = 0; w < mask_words(size); ++w) for_each_bit(words[w], w * word_bits, visit);
 }
 
+// Bit i: test(magnitude of x[i]) for i < n ≤ 64. Bytes first, which vectorise; a multiplication then gathers the lowest bits of
+// eight bytes in its top byte.
+template <class Test>
+std::uint64_t bits_where(const float* x, std::int64_t n, Test test) {
+  static_assert(std::endian::native == std::endian::little);
+  std::array<std::uint8_t, word_bits> flags{};
+  for (std::int64_t i = 0; i < n; ++i) flags[static_cast<std::size_t>(i)] = test(magnitude(x[i]));
+  std::uint64_t bits = 0;
+  for (int byte = 0; byte < 8; ++byte) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, flags.data() + 8 * byte, sizeof(eight));
+    bits |= (eight * 0x0102040810204080U >> 56) << 8 * byte;
+  }
+  return bits;
+}
+
+// The k largest elements: all of magnitude `bound` or more, and the first `ties` of magnitude bound − 1.
+struct Threshold {
+  std::uint32_t bound;
+  std::int64_t ties;
+};
+
+// Where the element of a given rank (1 = the largest) is found by one digit.
+struct Digit {
+  std::uint32_t value;
+  std::int64_t rank;   // among the elements with this digit
+  std::int64_t count;  // of those elements
+};
+
+template <int bits, class T>
+Digit find_digit(const T* x, std::int64_t n, int shift, std::int64_t rank) {
+  constexpr std::uint32_t largest = (1U << bits) - 1;
+  const auto digit = [shift](T value) { return std::bit_cast<std::uint32_t>(value) >> shift & largest; };
+  std::array<std::array<std::int64_t, largest + 1>, 2> histograms{};  // two, so that equal neighbours do not wait for each other
+  for (std::int64_t i = 0; i + 1 < n; i += 2) {
+    ++histograms[0][digit(x[i])];
+    ++histograms[1][digit(x[i + 1])];
+  }
+  if (n % 2 != 0) ++histograms[0][digit(x[n - 1])];
+  std::uint32_t value = largest;
+  const auto count = [&] { return histograms[0][value] + histograms[1][value]; };
+  for (; count() < rank; --value) rank -= count();
+  return {value, rank, count()};
+}
+
+// Radix select from the most significant digit: digits of 11, 10 and 10 bits of the 31-bit magnitude. Only the elements that
+// share the digits found so far, usually a few per cent, go on to the next digit.
+Threshold select(const float* x, std::int64_t n, std::int64_t k) {
+  Digit digit = find_digit<11>(x, n, 20, k);
+  std::uint32_t prefix = digit.value;
+  std::vector<std::uint32_t> candidates;
+  candidates.reserve(static_cast<std::size_t>(digit.count));
+  for (std::int64_t i = 0; i < n; i += word_bits) {
+    const auto shares_prefix = [&](std::uint32_t value) { return value >> 20 == prefix; };
+    for_each_bit(bits_where(x + i, std::min(n - i, word_bits), shares_prefix), i,
+                 [&](std::int64_t j) { candidates.push_back(magnitude(x[j])); });
+  }
+  for (const int shift : {10, 0}) {
+    digit = find_digit<10>(candidates.data(), std::ssize(candidates), shift, digit.rank);
+    prefix = prefix << 10 | digit.value;
+    std::erase_if(candidates, [&](std::uint32_t value) { return value >> shift != prefix; });
+  }
+  return digit.rank == digit.count ? Threshold{prefix, 0} : Threshold{prefix + 1, digit.rank};
+}
+
 class CpuSparseKernels final : public SparseKernels {
  public:
   void top_k(Span<const float> x, std::int64_t k, Span<std::uint64_t> words, std::int64_t first,
@@ -74,20 +114,19 @@ class CpuSparseKernels final : public SparseKernels {
     if (k == 0) return;
     if (k == x.size()) return set_range(words, {first, first + k}, stream);
     stream.enqueue([=] {
-      auto [threshold, ties] = select(x.data(), x.size(), k);
+      auto [bound, ties] = select(x.data(), x.size(), k);
       const std::int64_t end = first + x.size();
-      for (std::int64_t w = first / word_bits; w * word_bits < end; ++w) {
-        const std::int64_t begin_bit = std::max(first, w * word_bits);
-        const std::int64_t end_bit = std::min(end, (w + 1) * word_bits);
-        std::uint64_t above = 0;
-        std::uint64_t equal = 0;
-        for (std::int64_t j = begin_bit; j < end_bit; ++j) {
-          const std::uint32_t value = magnitude(x.data()[j - first]);
-          above |= std::uint64_t{value > threshold} << (j % word_bits);
-          equal |= std::uint64_t{value == threshold} << (j % word_bits);
+      for (std::int64_t begin = first; begin < end;) {
+        const std::int64_t bit = begin % word_bits;
+        const std::int64_t n = std::min(word_bits - bit, end - begin);
+        const float* in = x.data() + (begin - first);
+        std::uint64_t chosen = bits_where(in, n, [=](std::uint32_t value) { return value >= bound; });
+        if (ties > 0) {
+          std::uint64_t equal = bits_where(in, n, [=](std::uint32_t value) { return value == bound - 1; });
+          for (; equal != 0 && ties > 0; equal &= equal - 1, --ties) chosen |= equal & (0 - equal);
         }
-        for (; equal != 0 && ties > 0; equal &= equal - 1, --ties) above |= equal & (0 - equal);
-        words.data()[w] |= above;
+        words.data()[begin / word_bits] |= chosen << bit;
+        begin += n;
       }
     });
   }
@@ -175,9 +214,7 @@ class CpuSparseKernels final : public SparseKernels {
     const std::int64_t n = g.size();
     require(m.size() == n && e.size() == n, ErrorKind::internal, "candidate: spans differ in size");
     stream.enqueue([=, pg = g.data(), pm = m.data(), pe = e.data()] {
-#pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) pg[i] = beta1 * pm[i] + (1 - beta1) * pg[i] + pe[i];
-      *sum.data() = detail::sum_of_squares(pg, n);
+      *sum.data() = detail::sum_of_squares(n, [=](std::int64_t i) { return pg[i] = beta1 * pm[i] + (1 - beta1) * pg[i] + pe[i]; });
     });
   }
 
@@ -190,7 +227,7 @@ class CpuSparseKernels final : public SparseKernels {
         *b = (*b / divisor - beta1 * m.data()[j]) / (1 - beta1);
         ++b;
       });
-      *sum.data() = detail::sum_of_squares(packed.data(), packed.size());
+      *sum.data() = detail::sum_of_squares(packed.size(), [&](std::int64_t i) { return packed.data()[i]; });
     });
   }
 

@@ -1,27 +1,10 @@
 // CPU update rules and sums.
-#include <array>
 #include <cmath>
 
 #include "cpu/kernels.hpp"
 #include "scape/error.hpp"
 
 namespace scape::detail {
-
-double sum_of_squares(const float* x, std::int64_t n) {
-  constexpr std::int64_t lanes = 16;
-  std::array<double, lanes> sums{};
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      const double value = x[i + lane];
-      sums[static_cast<std::size_t>(lane)] += value * value;
-    }
-  }
-  double total = 0;
-  for (const double sum : sums) total += sum;
-  for (; i < n; ++i) total += static_cast<double>(x[i]) * x[i];
-  return total;
-}
 
 namespace {
 
@@ -54,7 +37,7 @@ class CpuUpdateKernels final : public UpdateKernels {
   }
 
   void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const override {
-    stream.enqueue([=] { *result.data() = detail::sum_of_squares(x.data(), x.size()); });
+    stream.enqueue([=] { *result.data() = detail::sum_of_squares(x.size(), [&](std::int64_t i) { return x.data()[i]; }); });
   }
 
   void flag_not_finite(Span<const double> value, Span<float> flag, const Stream& stream) const override {
