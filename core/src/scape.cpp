@@ -91,8 +91,6 @@ std::size_t Scape::start_next_mask(const StepContext& context, std::int64_t t) {
   const double density = options_.density.at(t + options_.mask_delay, total_steps_);
   const Span<std::uint64_t> words = masks_[slot].words;
   const SparseKernels& kernels = sparse_kernels(m_.device());
-  context.stream.wait(masks_[slot].gathered);  // of an earlier, refused step
-  zero(words, context.stream);
   for (const ParameterTensor& tensor : layout_.tensors()) {
     const Range piece = intersect(tensor.range, owned_);
     if (tensor.role == TensorRole::vector) {
@@ -117,6 +115,13 @@ void Scape::gather_next_mask(const StepContext& context, std::size_t slot) {
   context.comm.all_gather_v(words.subspan(owned_.begin / MaskView::word_bits, word_counts_[me]), words, word_counts_,
                             context.comm_stream);
   masks_[slot].gathered.record(context.comm_stream);
+}
+
+void Scape::clear(std::size_t slot, const Stream& stream) {
+  stream.wait(masks_[slot].gathered);  // of a refused step: perhaps still under way
+  zero(masks_[slot].words.span(), stream);
+  first_use(slot) = unused;
+  count(slot) = 0;
 }
 
 StepResult Scape::step(const StepContext& context) {
@@ -187,7 +192,8 @@ StepResult Scape::step(const StepContext& context) {
   const double norm = std::sqrt(read(sums_.span().subspan(0, 1), stream));
   if (read(refusals, stream) > 0 || !std::isfinite(norm)) {
     result.applied = false;
-    if (next_slot < masks_.size()) first_use(next_slot) = unused;
+    if (next_slot < masks_.size()) clear(next_slot, stream);
+    if (t > 1) last_mask_ = view(previous_slot, stream);  // this step's index goes with its mask
     return result;
   }
 
@@ -204,6 +210,7 @@ StepResult Scape::step(const StepContext& context) {
     sparse.count_common(mask.words, masks_[previous_slot].words, common_count_, stream);
     result.mask_overlap = static_cast<double>(read(common_count_.span(), stream)) / static_cast<double>(mask.count);
   }
+  if (previous_slot != slot) clear(previous_slot, stream);
   applied_steps() = t;
   if (next_slot < masks_.size()) ++masks_made();
   last_mask_ = mask;

@@ -78,7 +78,8 @@ class Optimizer {
   /// micro-batch, with the same sequence of ranges on all ranks, before step().
   virtual void gradients_ready(const StepContext&, Range) {}
   virtual StepResult step(const StepContext& context) = 0;
-  /// Everything that the next step depends on besides parameters and gradients. Valid between steps.
+  /// Everything that the next step depends on besides parameters and gradients. Valid between steps, once the compute stream
+  /// of the last one is synchronised.
   [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
   /// The method's own formula for the wire bytes that a rank sends in step t; compared with what is counted.
   [[nodiscard]] virtual double expected_wire_bytes(std::int64_t step) const = 0;

@@ -72,6 +72,8 @@ class Scape final : public Optimizer {
   [[nodiscard]] std::size_t slot_in_use(std::int64_t t);
   std::size_t start_next_mask(const StepContext& context, std::int64_t t);
   void gather_next_mask(const StepContext& context, std::size_t slot);
+  // Slots without a mask are all zero: so a refused step can leave the state as it found it, byte for byte.
+  void clear(std::size_t slot, const Stream& stream);
   [[nodiscard]] MaskView view(std::size_t slot, const Stream& stream);
 
   Options options_;
