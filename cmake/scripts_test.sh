@@ -30,7 +30,7 @@ refused 2 "--build needs" ./test --build
 refused 2 "usage" slurm/local_slurm.sh
 refused 2 "usage" slurm/local_slurm.sh restart "$work"
 refused 2 "submit me" bash slurm/train.sbatch
-SLURM_JOB_ID=1 refused 2 "name a configuration" bash slurm/train.sbatch
+SLURM_JOB_ID=1 refused 2 "say what to train" bash slurm/train.sbatch
 SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=$PWD SCAPE_ENV=venus refused 2 "vista.sh" bash slurm/train.sbatch run.toml
 SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=$PWD SCAPE_BUILD=$work refused 2 "build it first" bash slurm/train.sbatch run.toml
 [[ ! $(ls -A "$work/results") && $(./quickstart --help) == usage:* && $(./test --help) == usage:* ]]

@@ -53,7 +53,7 @@ with h5py.File(sys.argv[1]) as run:
 E
 
 # A signal to the batch shell ends a run cleanly: whole record, status 4.
-submit stop "$work/run.toml" steps=1000000 "data=$work/tokens.bin" >/dev/null &
+submit stop model=gpt-nano optimizer=adamw global_batch=4 validation_batches=2 steps=1000000 "data=$work/tokens.bin" >/dev/null &
 for _ in {1..300}; do
   grep -qs '^step ' "$work"/stop-*.log && break
   sleep 0.2
