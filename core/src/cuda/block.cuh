@@ -6,7 +6,7 @@
 //   index() of block_threads, block() of blocks()
 //   sync()                                          barrier of the block
 //   ballot(p), shuffle_up(x, d), shuffle_xor(x, d)  among the 32 threads of a warp, all of which must take part
-//   atomic_add(p, x), atomic_exchange(p, x)         return the old value
+//   atomic_add(p, x)                                returns the old value
 //   fence()                                         earlier writes are seen by the whole device before later ones
 //   popcount(word), lowest_bit(word)                of 64-bit words
 //   bits(x), from_bits(word)                        of a float
