@@ -1,4 +1,5 @@
 // The list of baselines: one line each.
+#include "demo.hpp"
 #include "onebit_adam.hpp"
 #include "powersgd.hpp"
 #include "quantized.hpp"
@@ -12,6 +13,8 @@ namespace scape {
 void register_baselines(Registry& registry) {
   registry.optimizers.add<OneBitAdam>("onebit_adam", "Adam warm-up, then signs of the momentum with the second moment frozen",
                                       "Tang et al. 2021 (arXiv 2102.02888)");
+  registry.optimizers.add<Demo>("demo", "decoupled momentum: sign of the strongest frequencies of local momenta",
+                                "Peng et al. 2024 (arXiv 2411.19870)");
   registry.syncs.add<TopK>("topk", "each rank's own top-k of gradient + residual, gathered and summed",
                            "Stich et al. 2018 (arXiv 1809.07599); Lin et al. 2018 (arXiv 1712.01887)");
   registry.syncs.add<Quantized>("quantized", "block-wise 8- or 4-bit integers in a two-phase mean",

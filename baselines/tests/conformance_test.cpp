@@ -82,6 +82,8 @@ std::vector<std::string> values_of(const std::string& option, const std::string&
       {"mask_refresh", {"2"}},
       {"radius_period", {"1", "5"}},
       {"powersgd_rank", {"1", "3"}},
+      {"demo_topk", {"2", "64"}},
+      {"demo_decay", {"0.9"}},
       {"onebit_warmup_fraction", {"0.1", "0.5"}},
       {"momentum_correction", {"0.5"}},
   };
