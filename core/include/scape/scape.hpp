@@ -10,6 +10,7 @@
 // The payload is one all-reduce a step. The new mask is gathered on the communication stream while later steps compute.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "scape/density.hpp"
@@ -33,18 +34,21 @@ void declare_bias_correction(OptionTable& table, BiasCorrection& variable);
 /// word); possibly empty.
 [[nodiscard]] Range owned_range(std::int64_t size, int rank, int ranks);
 
+struct ScapeOptions {
+  DensitySchedule density;
+  std::int64_t mask_delay = 1;    // steps between making a mask and using it
+  std::int64_t mask_refresh = 1;  // steps between new masks
+  BiasCorrection bias_correction = BiasCorrection::scape;
+
+  void declare(OptionTable& table);
+};
+
 class Scape final : public Optimizer {
  public:
-  struct Options {
-    DensitySchedule density;
-    std::int64_t mask_delay = 1;
-    std::int64_t mask_refresh = 1;
-    BiasCorrection bias_correction = BiasCorrection::scape;
-
-    void declare(OptionTable& table);
-  };
+  using Options = ScapeOptions;
 
   Scape(const Options& options, const CommonOptions& common, const MethodContext& context);
+  ~Scape() override;
 
   StepResult step(const StepContext& context) override;
   [[nodiscard]] std::vector<StateEntry> state() override;
@@ -57,43 +61,7 @@ class Scape final : public Optimizer {
   [[nodiscard]] MaskView mask() const;
 
  private:
-  // A mask from its making to its last use. Its number of coordinates is known before it is made.
-  struct Mask {
-    Buffer<std::uint64_t> words;
-    Event gathered;
-  };
-  // What a checkpoint needs of the masks besides their bits; one row per slot behind the two counters.
-  static constexpr std::int64_t unused = -1;
-  [[nodiscard]] std::int64_t& applied_steps() { return book_.host()[0]; }
-  [[nodiscard]] std::int64_t& masks_made() { return book_.host()[1]; }
-  [[nodiscard]] std::int64_t& first_use(std::size_t slot) { return book_.host()[2 + 2 * slot]; }
-  [[nodiscard]] std::int64_t& count(std::size_t slot) { return book_.host()[3 + 2 * slot]; }
-
-  [[nodiscard]] std::size_t slot_in_use(std::int64_t t);
-  std::size_t start_next_mask(const StepContext& context, std::int64_t t);
-  void gather_next_mask(const StepContext& context, std::size_t slot);
-  // Slots without a mask are all zero: so a refused step can leave the state as it found it, byte for byte.
-  void clear(std::size_t slot, const Stream& stream);
-  [[nodiscard]] MaskView view(std::size_t slot, const Stream& stream);
-
-  Options options_;
-  CommonOptions common_;
-  ParameterLayout layout_;
-  std::int64_t total_steps_;
-  int rank_;
-  int ranks_;
-  Range owned_;                            // coordinates whose masks this rank chooses
-  std::vector<std::int64_t> word_counts_;  // mask words owned by each rank
-
-  Buffer<float> m_;                    // [W] first moment, 0 off the mask
-  Buffer<float> e_;                    // [W] residual of this rank
-  Buffer<float> packed_;               // [k + 1] payload and the flag "a gradient is not finite"
-  std::vector<Mask> masks_;            // ring of mask_delay + 2: previous, current, and those under way
-  Buffer<std::int64_t> offsets_;       // [blocks] index of the mask in use
-  Buffer<std::int64_t> book_;          // host: applied steps, masks made, then first step of use and count of each slot
-  Buffer<double> sums_;                // [2]
-  Buffer<std::int64_t> common_count_;  // [1]
-  MaskView last_mask_;
+  std::unique_ptr<class ScapeForm> form_;
 };
 
 }  // namespace scape

@@ -1,0 +1,84 @@
+// The masks of SCAPE in time: made in one step from every rank's part, gathered on the communication stream, used mask_delay steps
+// later. Until the first one arrives everything is on the mask.
+//
+//   step t:   make() if t is a refresh step → gather …           use() → the newest mask whose time has come
+//   then      commit() ends step t, or refuse() leaves everything as it was before it
+//
+// The number of coordinates on a mask follows from the density alone, so payload sizes are known before a mask is.
+#pragma once
+
+#include <vector>
+
+#include "scape/kernels.hpp"
+#include "scape/scape.hpp"
+
+namespace scape {
+
+class MaskSchedule {
+ public:
+  MaskSchedule(const ScapeOptions& options, const MethodContext& context);
+
+  /// Number of the step under way: 1 + steps committed.
+  [[nodiscard]] std::int64_t step() const { return book_.host()[0] + 1; }
+  /// Coordinates whose part of the mask this rank chooses.
+  [[nodiscard]] Range owned() const { return owned_; }
+  /// True if this step makes a mask, to be used in step() + mask_delay.
+  [[nodiscard]] bool due() const { return (step() - 1) % options_.mask_refresh == 0; }
+
+  /// Chooses this rank's part of a mask by the magnitudes of score [W] (read inside owned() only) and starts to gather it.
+  void make(const StepContext& context, Span<const float> score);
+  /// The mask of this step; the compute stream waits for it. Valid until the next step is committed.
+  [[nodiscard]] MaskView use(const StepContext& context);
+  /// |M_t ∩ M_{t−1}| / |M_t| of the masks of this step and the one before; NaN in the first step. After use().
+  [[nodiscard]] double overlap(const Stream& stream);
+
+  void commit(const Stream& stream);
+  void refuse(const Stream& stream);
+
+  /// The mask that the last committed step used.
+  [[nodiscard]] MaskView last() const { return last_; }
+  /// Coordinates on a mask made for density d: k = max(1, ⌊d·n⌋) of the n coordinates of each matrix that a rank owns, and all of
+  /// every vector.
+  [[nodiscard]] std::int64_t count_for(double density) const;
+  /// Coordinates on the mask of step t, and wire bytes of the mask made in it, by formula.
+  [[nodiscard]] std::int64_t expected_count(std::int64_t t) const;
+  [[nodiscard]] double expected_wire_bytes(std::int64_t t) const;
+  /// Waits for masks on their way.
+  void append_state(std::vector<StateEntry>& entries);
+
+ private:
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
+  static constexpr std::int64_t unused = -1;
+  // Slots form a ring of mask_delay + 2: the masks of the previous and of this step, and those on their way. Slots without a
+  // mask are all zero, so that a refused step leaves the state as it found it, byte for byte.
+  struct Slot {
+    Buffer<std::uint64_t> words;
+    Event gathered;
+  };
+  // What a checkpoint needs besides the bits lies in one vector: steps committed, masks made, then two numbers for each slot.
+  [[nodiscard]] std::int64_t& made() { return book_.host()[1]; }
+  [[nodiscard]] std::int64_t& first_use(std::size_t slot) { return book_.host()[2 + 2 * slot]; }
+  [[nodiscard]] std::int64_t& count(std::size_t slot) { return book_.host()[3 + 2 * slot]; }
+
+  [[nodiscard]] std::size_t slot_for(std::int64_t t);
+  [[nodiscard]] MaskView view(std::size_t slot, const Stream& stream);
+  void clear(std::size_t slot, const Stream& stream);
+
+  ScapeOptions options_;
+  ParameterLayout layout_;
+  Device device_;
+  std::int64_t total_steps_;
+  int rank_;
+  int ranks_;
+  Range owned_;
+  std::vector<std::int64_t> word_counts_;  // mask words owned by each rank
+  std::vector<Slot> slots_;
+  Buffer<std::int64_t> offsets_;  // [blocks] index of the mask in use
+  Buffer<std::int64_t> book_;     // on the host
+  Buffer<std::int64_t> common_;   // [1]
+  std::size_t in_use_ = none;     // slot of this step's mask
+  std::size_t made_now_ = none;   // slot of the mask made in this step
+  MaskView last_;
+};
+
+}  // namespace scape

@@ -1,0 +1,41 @@
+// SCAPE: its options, and the choice of a form.
+#include "scape/scape.hpp"
+
+#include "scape/replicated.hpp"
+
+namespace scape {
+
+void ScapeOptions::declare(OptionTable& table) {
+  density.declare(table);
+  table.add("mask_delay", mask_delay, "steps between making a mask and using it; 0 waits for the mask at once",
+            {.min = 0, .max = 64});
+  table.add("mask_refresh", mask_refresh, "steps between new masks", {.min = 1});
+  declare_bias_correction(table, bias_correction);
+}
+
+Scape::Scape(const Options& options, const CommonOptions& common, const MethodContext& context)
+    : form_(std::make_unique<ReplicatedScape>(options, common, context)) {}
+
+Scape::~Scape() = default;
+
+StepResult Scape::step(const StepContext& context) {
+  return form_->step(context);
+}
+
+std::vector<StateEntry> Scape::state() {
+  return form_->state();
+}
+
+double Scape::expected_wire_bytes(std::int64_t step) const {
+  return form_->expected_wire_bytes(step);
+}
+
+std::int64_t Scape::mask_count(double density) const {
+  return form_->masks().count_for(density);
+}
+
+MaskView Scape::mask() const {
+  return form_->masks().last();
+}
+
+}  // namespace scape
