@@ -1,8 +1,8 @@
 // Choosing a method by name, and the methods of the core.
 #include "scape/registry.hpp"
 
-#include "dense.hpp"
-#include "rules.hpp"
+#include "methods/dense.hpp"
+#include "methods/rules.hpp"
 #include "scape/error.hpp"
 #include "scape/scape.hpp"
 

@@ -1,5 +1,5 @@
 // Dense gradient synchronisation.
-#include "dense.hpp"
+#include "methods/dense.hpp"
 
 #include "scape/kernels.hpp"
 

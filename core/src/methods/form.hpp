@@ -1,7 +1,7 @@
 // What the forms of SCAPE have in common, seen from outside.
 #pragma once
 
-#include "scape/mask_schedule.hpp"
+#include "methods/mask_schedule.hpp"
 #include "scape/optimizer.hpp"
 
 namespace scape {

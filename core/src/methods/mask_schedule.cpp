@@ -1,5 +1,5 @@
 // Making, gathering and forgetting masks.
-#include "scape/mask_schedule.hpp"
+#include "methods/mask_schedule.hpp"
 
 #include <algorithm>
 

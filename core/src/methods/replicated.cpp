@@ -1,5 +1,5 @@
 // One step of SCAPE in replicated form.
-#include "scape/replicated.hpp"
+#include "methods/replicated.hpp"
 
 #include <algorithm>
 #include <cmath>

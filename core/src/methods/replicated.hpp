@@ -7,8 +7,8 @@
 // gradient buffer until then, so a refused step leaves θ, m, e and the masks as they were.
 #pragma once
 
-#include "scape/form.hpp"
-#include "scape/mask_schedule.hpp"
+#include "methods/form.hpp"
+#include "methods/mask_schedule.hpp"
 
 namespace scape {
 

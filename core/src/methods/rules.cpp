@@ -1,5 +1,5 @@
 // AdamW and AdamS: coefficients per step, then one kernel per run of tensors with equal weight decay.
-#include "rules.hpp"
+#include "methods/rules.hpp"
 
 #include <cmath>
 

@@ -1,7 +1,7 @@
 // SCAPE: its options, and the choice of a form.
 #include "scape/scape.hpp"
 
-#include "scape/replicated.hpp"
+#include "methods/replicated.hpp"
 
 namespace scape {
 
