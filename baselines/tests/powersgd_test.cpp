@@ -36,12 +36,12 @@ TEST(PowerSgd, AMatrixOfTheRankIsExactInOneStep) {
     for (std::int64_t j = 0; j < rig.layout.size(); ++j) {
       double mean = 0;
       for (int rank = 0; rank < rig.comm->size(); ++rank) mean += low_rank(rank, j, r) / static_cast<double>(rig.comm->size());
-      EXPECT_NEAR(rig.grads.data()[j], mean, 2e-5) << "rank " << r << ", coordinate " << j;
+      EXPECT_NEAR(rig.grads.data()[j], mean, 2e-4) << "rank " << r << ", coordinate " << j;
     }
   }
 }
 
-// The formulas in double, all ranks at once: the projection onto the span of the columns of A Q needs no particular basis of it.
+// Every step from the method's own state, in double and for all ranks at once: rounding may not add up over steps.
 TEST(PowerSgd, EqualsTheOracle) {
   constexpr std::int64_t r = 2;
   Rig rig(matrix_and_vector(), MPI_COMM_WORLD);
@@ -49,17 +49,19 @@ TEST(PowerSgd, EqualsTheOracle) {
   const auto n = static_cast<std::size_t>(rows * columns);
   const auto ranks = static_cast<std::size_t>(rig.comm->size());
   using Matrix = std::vector<double>;
-  std::vector<Matrix> error(ranks, Matrix(n));
-  Matrix q(static_cast<std::size_t>(r * columns));
-  const auto entries = sync.state();
-  ASSERT_EQ(entries[0].name, "powersgd/q");
-  const auto* first_q = reinterpret_cast<const float*>(entries[0].bytes.data());
-  std::copy(first_q, first_q + q.size(), q.begin());
   const auto at = [](std::int64_t row, std::int64_t column) { return static_cast<std::size_t>(row * columns + column); };
   for (std::int64_t t = 1; t <= 30; ++t) {
-    std::vector<Matrix> a = error;
+    const auto entries = sync.state();
+    const auto* old_q = reinterpret_cast<const float*>(entries[0].bytes.data());
+    Matrix q(old_q, old_q + r * columns);
+    std::vector<float> errors(ranks * static_cast<std::size_t>(rig.layout.size()));
+    MPI_Allgather(entries[1].bytes.data(), static_cast<int>(rig.layout.size()), MPI_FLOAT, errors.data(),
+                  static_cast<int>(rig.layout.size()), MPI_FLOAT, MPI_COMM_WORLD);
+    std::vector<Matrix> a(ranks);
     Matrix mean(n);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const auto* error = errors.data() + static_cast<std::ptrdiff_t>(rank) * rig.layout.size();
+      a[rank].assign(error, error + n);
       for (std::size_t j = 0; j < n; ++j) {
         a[rank][j] += normal_at(8, t, static_cast<int>(rank), static_cast<std::int64_t>(j));
         mean[j] += a[rank][j] / static_cast<double>(ranks);
@@ -90,13 +92,13 @@ TEST(PowerSgd, EqualsTheOracle) {
         for (std::int64_t i = 0; i < rows; ++i) estimate[at(i, j)] += column_of(p, k, rows)[i] * column_of(q, k, columns)[j];
       }
     }
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      for (std::size_t j = 0; j < n; ++j) error[rank][j] = a[rank][j] - estimate[j];
-    }
 
     Rig::fill(rig.grads, [&](std::int64_t j) { return normal_at(8, t, rig.comm->rank(), j); });
     EXPECT_TRUE(sync.reduce(rig.context(t, 0)));
-    for (std::size_t j = 0; j < n; ++j) EXPECT_NEAR(rig.grads.data()[j], estimate[j], 1e-3) << "coordinate " << j << ", step " << t;
+    for (std::size_t j = 0; j < n; ++j) EXPECT_NEAR(rig.grads.data()[j], estimate[j], 2e-4) << "coordinate " << j << ", step " << t;
+    const auto* kept = reinterpret_cast<const float*>(sync.state()[1].bytes.data());
+    const Matrix& mine = a[static_cast<std::size_t>(rig.comm->rank())];
+    for (std::size_t j = 0; j < n; ++j) EXPECT_NEAR(kept[j], mine[j] - estimate[j], 2e-4) << "coordinate " << j << ", step " << t;
     for (std::int64_t j = rows * columns; j < rig.layout.size(); ++j) {  // the vector is sent in full
       double dense = 0;
       for (int rank = 0; rank < rig.comm->size(); ++rank) dense += normal_at(8, t, rank, j) / static_cast<double>(ranks);
@@ -114,7 +116,7 @@ TEST(PowerSgd, RecoversFromAZeroGradient) {
   EXPECT_EQ(sync.residual_norm(), 0);
   Rig::fill(rig.grads, [&](std::int64_t j) { return low_rank(0, j, 2); });
   EXPECT_TRUE(sync.reduce(rig.context(2, 0)));
-  for (std::int64_t j = 0; j < rows * columns; ++j) EXPECT_NEAR(rig.grads.data()[j], low_rank(0, j, 2), 2e-5);
+  for (std::int64_t j = 0; j < rows * columns; ++j) EXPECT_NEAR(rig.grads.data()[j], low_rank(0, j, 2), 2e-4);
 }
 
 TEST(PowerSgd, BytesOfAKnownCase) {
