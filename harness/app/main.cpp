@@ -24,6 +24,17 @@ std::vector<Setting> parse_settings(const std::vector<std::string>& assignments)
 
 namespace {
 
+// What a person may have meant by an argument that no option takes, among the options of the command that was given.
+void refuse_argument(const CLI::App& app, const std::string& argument) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command->get_options()) names.push_back(option->get_name());
+  const bool setting = !argument.starts_with('-') && argument.find('=') != std::string::npos;
+  throw Error(ErrorKind::usage, command->get_name() + ": unexpected argument '" + argument + "'; did you mean '" +
+                                    (setting ? "--set " + argument : nearest_name(argument, names)) + "'?");
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Trains language models with communication-efficient optimizers and measures what they save and cost.", "scape");
   app.set_version_flag("--version", std::string(build_info::version));
@@ -47,6 +58,8 @@ int run(int argc, char** argv) {
   }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {
+    refuse_argument(app, app.remaining(true).front());
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : exit_status(ErrorKind::usage);
   }
