@@ -32,9 +32,9 @@ def main(words=None) -> int:
         arguments.out.mkdir(parents=True, exist_ok=True)
         for figure in ALL:
             drawn = figure.draw(methods)
-            if drawn is None:
+            if drawn is None and figure.NEEDS is not None:
                 print(f"figures: {figure.NAME} left out: {figure.NEEDS}", file=sys.stderr)
-            else:
+            elif drawn is not None:
                 style.save(drawn, arguments.out / figure.NAME)
         (arguments.out / "comparison.md").write_text(f"{table.markdown()}\n\n{caption}\n\n{table.notes}\n", encoding="utf-8")
     except OSError as error:

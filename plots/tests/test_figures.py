@@ -14,6 +14,7 @@ import numpy as np
 
 from scape_plots import curves, style
 from scape_plots.__main__ import main
+from scape_plots.figures import ablation
 from scape_plots.load import group_by_method, load_run, load_runs
 from scape_plots.table import HEADERS, comparison
 from support import write_run, write_scape
@@ -178,6 +179,32 @@ class FiguresTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertTrue((self.out / "loss_vs_steps.pdf").exists())
         self.assertEqual(subprocess.run([script, self.runs], cwd=self.folder, env=environment, capture_output=True).returncode, 2)
+
+    def test_ablation_has_a_line_per_setting_and_the_range_of_the_seeds(self):
+        for density in (0.1, 0.01):
+            for delay in (0, 1, 4):
+                for seed in (1, 2, 3):
+                    loss = np.full(40, delay + seed)
+                    write_run(self.runs / f"d{density}-{delay}-{seed}.h5", "scape", density=density, mask_delay=delay, loss=loss, seed=seed)
+        write_run(self.runs / "dense.h5")
+        methods = self.methods()
+        self.assertEqual(ablation.swept_option(methods), "mask_delay")
+        lines = dict(ablation.lines_of(methods, "mask_delay"))
+        self.assertEqual(sorted(lines), ["SCAPE, d = 0.01", "SCAPE, d = 0.1"])
+        self.assertEqual([method.get("mask_delay") for method in lines["SCAPE, d = 0.1"]], [0, 1, 4])
+        drawn = ablation.draw(methods).axes[0].containers[0]
+        np.testing.assert_allclose(drawn[0].get_ydata(), [2.5, 3.5, 6.5])  # mean of seeds 1, 2, 3, and 0.5 on top
+        np.testing.assert_allclose(drawn[2][0].get_segments()[0][:, 1], [1.5, 3.5])
+        status, _, _ = self.figures()
+        self.assertEqual(status, 0)
+        self.assertGreater((self.out / "ablation.png").stat().st_size, 1000)
+
+    def test_runs_that_are_no_ablation_draw_none(self):
+        write_run(self.runs / "dense.h5")
+        write_scape(self.runs / "scape.h5")
+        self.assertIsNone(ablation.draw(self.methods()))
+        _, _, err = self.figures()
+        self.assertNotIn("ablation", err)
 
 
 if __name__ == "__main__":
