@@ -40,7 +40,7 @@ def draw(methods: list):
     if not lines:
         return None
     values = sorted({method.get(option) for _, members in lines for method in members})
-    figure, axes = plt.subplots(figsize=(style.WIDTH * 0.62, 2.5))
+    figure, axes = plt.subplots(figsize=(style.WIDTH * 0.62, 2.8))
     looks = style.lines([members[0] for _, members in lines])
     seeds = set()
     for label, members in lines:
@@ -57,5 +57,5 @@ def draw(methods: list):
     count = "/".join(map(str, sorted(seeds)))
     note = f"{style.setting(methods)}\nMean over {count} seed(s), bars from the lowest to the highest."
     figure.text(0.01, 0.012, note, fontsize=5.6, color="0.3", va="bottom", linespacing=1.25, wrap=True)
-    figure.subplots_adjust(left=0.17, right=0.97, top=0.96, bottom=0.31)
+    figure.subplots_adjust(left=0.17, right=0.97, top=0.96, bottom=0.29)
     return figure
