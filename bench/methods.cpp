@@ -18,8 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t untimed_steps = 4;  // until masks are in steady use
-constexpr std::int64_t total_steps = 1'000'000;
+// Untimed steps, and the length of the run as far as schedules know: warm-ups, which are fractions of it, are over when timing
+// begins, and delayed masks are in use.
+constexpr std::int64_t warmup_steps = 8;
 
 // A method by the names that the `scape` program knows it by.
 struct Named {
@@ -71,7 +72,7 @@ class Experiment {
         theta_(layout.size(), device),
         gradient_(layout.size(), device),
         scratch_(layout.size(), device),
-        method_(choice.make({layout, device, comm.rank(), comm.size(), total_steps, 1})) {
+        method_(choice.make({layout, device, comm.rank(), comm.size(), warmup_steps, 1})) {
     const auto values = normal_values(layout.size() + comm.rank());  // each rank's gradient begins elsewhere in the list
     copy(gradient_.span(), values.last(static_cast<std::size_t>(layout.size())), stream_);
     stream_.synchronize();
@@ -110,7 +111,7 @@ void measure(benchmark::State& state, const MethodChoice& choice, const Paramete
              Device device) {
   require_same_iterations(state);
   Experiment experiment(choice, layout, comm, device);
-  for (int i = 0; i < untimed_steps; ++i) experiment.step();
+  for (int i = 0; i < warmup_steps; ++i) experiment.step();
   static_cast<void>(experiment.take_phases());
   static_cast<void>(experiment.take_expected_bytes());
   const Traffic before = comm.traffic();
@@ -158,8 +159,7 @@ void declare(std::vector<std::string> arguments) {
   Registry registry;
   register_core(registry);
   register_baselines(registry);
-  // A warm-up would be all that a short benchmark sees.
-  std::vector<Setting> settings{{"density_warmup", "none", "default"}};
+  std::vector<Setting> settings;
   for (const std::string& text : parsed.settings) settings.push_back(parse_setting(text, "--set"));
 
   const auto layout = std::make_shared<const ParameterLayout>(make_layout(parsed.parameters));
