@@ -97,7 +97,9 @@ constexpr Kernel kernels[] = {
     {"scatter_add", true, [](double, double k) { return 4 * f32 * k; },
      [](Problem& p, const Stream& s) { p.sparse.scatter_add(p.indices, p.packed, 1, p.v, s); }},
     {"recover_gradient", true, [](double n, double k) { return bit * n + 3 * f32 * k; },
-     [](Problem& p, const Stream& s) { p.sparse.recover_gradient(p.packed, p.m, p.mask, p.divisor, p.step.beta1, p.sum, s); }},
+     [](Problem& p, const Stream& s) {
+       p.sparse.recover_gradient(p.packed, p.m, p.mask, p.divisor, -p.step.beta1, p.step.beta1, p.sum, s);
+     }},
     {"apply", true, [](double n, double k) { return (5 * f32 + bit) * n + 2 * f32 * k; },
      [](Problem& p, const Stream& s) {
        p.sparse.apply({0, p.mask.size}, p.theta, p.m, p.e, p.g, p.packed, p.mask, p.step, s);

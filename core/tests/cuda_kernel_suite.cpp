@@ -144,7 +144,8 @@ AdamStep adam_step() {
           .gradient_scale = 0.7F,
           .m_scale = 1.3F,
           .v_scale = 1.7F,
-          .previous_scale = 1.1F};
+          .previous_scale = 1.1F,
+          .residual_scale = 0.9F};
 }
 
 template <class Body>
@@ -186,13 +187,14 @@ TEST_P(KernelSuite, AdamS) {
   });
 }
 
-TEST_P(KernelSuite, DivideAndAdd) {
+TEST_P(KernelSuite, DivideScaleAndAdd) {
   for_each_case([&](std::int64_t n, const Offsets& at) {
     const auto run = [&](KernelBench& on) {
       auto y = array(on, normals(n, 1), at[0]);
       auto x = array(on, normals(n, 2), at[1]);
       on.update.add(y, x, 0.3F, on.stream);
       on.update.divide(x, 3, on.stream);
+      on.update.scale(y, 0.7F, on.stream);
       return std::vector{y.read(), x.read()};
     };
     expect_same(run(oracle()), run(tested()));
@@ -337,19 +339,21 @@ TEST_P(KernelSuite, PackUnpackAndIndices) {
 
 TEST_P(KernelSuite, Candidate) {
   for_each_case([&](std::int64_t n, const Offsets& at) {
-    const auto run = [&](KernelBench& on, const Offsets& offsets) {
+    const auto run = [&](KernelBench& on, const Offsets& offsets, bool with_m) {
       auto g = array(on, normals(n, 1), offsets[0]);
       auto m = array(on, normals(n, 2), offsets[1]);
       auto e = array(on, normals(n, 3), offsets[2]);
       auto sum = result<double>(on);
-      on.sparse.candidate(g, m, e, 0.9F, sum, on.stream);
+      on.sparse.candidate(g, with_m ? m : Span<float>(), e, 0.9F, sum, on.stream);
       return std::tuple{std::vector{g.read(), m.read(), e.read()}, sum.value()};
     };
-    const auto [expected, expected_sum] = run(oracle(), at);
-    const auto [got, sum] = run(tested(), at);
-    expect_same(expected, got);
-    expect_close(expected_sum, sum);
-    EXPECT_EQ(sum, std::get<1>(run(tested(), alignments[0])));
+    for (const bool with_m : {true, false}) {
+      const auto [expected, expected_sum] = run(oracle(), at, with_m);
+      const auto [got, sum] = run(tested(), at, with_m);
+      expect_same(expected, got);
+      expect_close(expected_sum, sum);
+      EXPECT_EQ(sum, std::get<1>(run(tested(), alignments[0], with_m)));
+    }
   });
 }
 
@@ -362,7 +366,7 @@ TEST_P(KernelSuite, RecoverGradient) {
         auto packed = array(on, normals(mask.count, 1), at[0]);
         auto m = array(on, normals(n, 2), at[1]);
         auto sum = result<double>(on);
-        on.sparse.recover_gradient(packed, m, view, 3, 0.9F, sum, on.stream);
+        on.sparse.recover_gradient(packed, m, view, 3, -0.9F, 0.9F, sum, on.stream);
         return std::pair{std::vector{packed.read(), m.read()}, sum.value()};
       };
       const auto [expected, expected_sum] = run(oracle());

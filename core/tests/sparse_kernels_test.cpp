@@ -325,6 +325,14 @@ TEST_P(MaskSizes, Candidate) {
   EXPECT_EQ(pm.values(), m);
   EXPECT_EQ(pe.values(), e);
   EXPECT_TRUE(pg.intact() && pm.intact() && pe.intact() && sum.intact());
+
+  const Guarded<float> p(g), with_zeros(g);  // an empty m is 0
+  const Guarded<double> sum_with_zeros(std::int64_t{1});
+  kernels.candidate(p, {}, pe, 0.9F, sum, Stream());
+  kernels.candidate(with_zeros, Guarded<float>(n), pe, 0.9F, sum_with_zeros, Stream());
+  EXPECT_EQ(p.values(), with_zeros.values());
+  EXPECT_EQ(sum.values(), sum_with_zeros.values());
+  EXPECT_TRUE(p.intact());
 }
 
 TEST_P(MaskSizes, RecoverGradient) {
@@ -335,12 +343,12 @@ TEST_P(MaskSizes, RecoverGradient) {
     const auto b = normal_vector(mask.count, 62);
     const Guarded<float> packed(b);
     const Guarded<double> sum(std::vector{-1.0});
-    kernels.recover_gradient(packed, Guarded<float>(m), mask.view(), 3, 0.875F, sum, Stream());
+    kernels.recover_gradient(packed, Guarded<float>(m), mask.view(), 3, 0.75F, 0.875F, sum, Stream());
     const auto gradient = packed.values();
     const auto members = mask.members();
     double squares = 0;
     for (std::size_t i = 0; i < members.size(); ++i) {
-      const double expected = (b[i] / 3.0 - 0.875 * m[members[i]]) / 0.125;
+      const double expected = (b[i] / 3.0 + 0.75 * m[members[i]]) / 0.125;
       EXPECT_NEAR(gradient[i], expected, 2e-6 * (1 + std::abs(b[i]) + std::abs(m[members[i]]))) << i;
       squares += static_cast<double>(gradient[i]) * gradient[i];
     }
@@ -359,7 +367,8 @@ void expect_apply(const Mask& mask, Range range) {
                    .gradient_scale = 0.5F,
                    .m_scale = 3.7F,
                    .v_scale = 6.9F,
-                   .previous_scale = 1.5F};
+                   .previous_scale = 1.5F,
+                   .residual_scale = 0.75F};
   const std::int64_t n = mask.size();
   const auto theta = normal_vector(n, 71), m = normal_vector(n, 72, 0, 0.1F), e = normal_vector(n, 73), c = normal_vector(n, 74);
   const auto packed = normal_vector(mask.count, 75);
@@ -440,7 +449,7 @@ TEST(MaskArguments, AreChecked) {
   EXPECT_THROW(kernels.indices(mask.view(), Buffer<std::uint32_t>(99), stream), Error);
   EXPECT_THROW(kernels.scatter_add(Buffer<std::uint32_t>(3), other, 1, hundred, stream), Error);
   EXPECT_THROW(kernels.candidate(hundred, other, hundred, 0.9F, sum, stream), Error);
-  EXPECT_THROW(kernels.recover_gradient(hundred, other, mask.view(), 1, 0.9F, sum, stream), Error);
+  EXPECT_THROW(kernels.recover_gradient(hundred, other, mask.view(), 1, -0.9F, 0.9F, sum, stream), Error);
   EXPECT_THROW(kernels.apply({0, 100}, hundred, hundred, other, hundred, hundred, mask.view(), {}, stream), Error);
   EXPECT_THROW(kernels.apply({0, 101}, hundred, hundred, hundred, hundred, hundred, mask.view(), {}, stream), Error);
   EXPECT_THROW(kernels.apply({-1, 5}, hundred, hundred, hundred, hundred, hundred, mask.view(), {}, stream), Error);

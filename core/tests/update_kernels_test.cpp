@@ -91,7 +91,7 @@ TEST_P(UpdateSizes, AdamS) {
   EXPECT_TRUE(pt.intact() && pm.intact() && pg.intact());
 }
 
-TEST_P(UpdateSizes, SumOfSquaresAddDivide) {
+TEST_P(UpdateSizes, SumOfSquaresAddDivideScale) {
   const std::int64_t n = GetParam();
   const Stream stream;
   const auto x = normal_vector(n, 5);
@@ -107,6 +107,8 @@ TEST_P(UpdateSizes, SumOfSquaresAddDivide) {
   kernels.divide(px, 3, stream);
   const auto divided = px.values();
   for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(divided[i], x[i] / 3);
+  kernels.scale(px, 0.3F, stream);
+  for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(px.values()[i], 0.3F * divided[i]);
   EXPECT_TRUE(px.intact() && py.intact() && sum.intact());
 }
 

@@ -25,6 +25,7 @@ struct AdamStep {
   float m_scale = 1;         // 1/(1−β1^t), or 1 without bias correction
   float v_scale = 1;         // 1/(1−β2^t), or 1
   float previous_scale = 1;  // AdamS "official": 1/(1−β1^t); otherwise 1
+  float residual_scale = 1;  // SCAPE: part of c that stays as residual off the mask
 };
 
 class UpdateKernels {
@@ -38,6 +39,8 @@ class UpdateKernels {
   virtual void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const = 0;
   /// flag [1] ← 0 if `value` [1] is finite, 1 otherwise.
   virtual void flag_not_finite(Span<const double> value, Span<float> flag, const Stream& stream) const = 0;
+  /// x ← factor · x.
+  virtual void scale(Span<float> x, float factor, const Stream& stream) const = 0;
   /// x ← x / divisor.
   virtual void divide(Span<float> x, float divisor, const Stream& stream) const = 0;
   /// y ← y + factor · x.
@@ -89,14 +92,16 @@ class SparseKernels {
   virtual void scatter_add(Span<const std::uint32_t> indices, Span<const float> values, float divisor, Span<float> x,
                            const Stream& stream) const = 0;
 
-  /// SCAPE step 1: g [n] ← c = β1 m + (1−β1) g + e, all [n]. sum [1] ← Σ c² in double: not finite exactly when a c is not.
+  /// SCAPE step 1: g [n] ← c = β1 m + (1−β1) g + e, all [n]; an empty m is 0. sum [1] ← Σ c² in double: not finite exactly when a
+  /// c is not.
   virtual void candidate(Span<float> g, Span<const float> m, Span<const float> e, float beta1, Span<double> sum,
                          const Stream& stream) const = 0;
-  /// SCAPE step 5. packed [mask.count]: b → ĝ = (b/divisor − β1 m)/(1−β1) on the mask. sum [1] ← Σ ĝ².
-  virtual void recover_gradient(Span<float> packed, Span<const float> m, const MaskView& mask, float divisor, float beta1,
-                                Span<double> sum, const Stream& stream) const = 0;
+  /// SCAPE step 5. packed [mask.count]: b → ĝ = (b/divisor + factor x)/(1−β1) with x [mask.size] on the mask. sum [1] ← Σ ĝ².
+  /// Replicated form: x = m, factor = −β1. Sharded form: x = q, factor = 1.
+  virtual void recover_gradient(Span<float> packed, Span<const float> x, const MaskView& mask, float divisor, float factor,
+                                float beta1, Span<double> sum, const Stream& stream) const = 0;
   /// SCAPE steps 2, 5, 6 for the coordinates of `range`. On the mask: AdamS with the packed ĝ · step.gradient_scale, e ← 0.
-  /// Off it: θ ← (1−ηλ) θ, m ← 0, e ← c. All of θ, m, e, c are [mask.size].
+  /// Off it: θ ← (1−ηλ) θ, m ← 0, e ← c · step.residual_scale. All of θ, m, e, c are [mask.size].
   virtual void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
                      const MaskView& mask, const AdamStep& step, const Stream& stream) const = 0;
 };

@@ -212,19 +212,21 @@ class CpuSparseKernels final : public SparseKernels {
   void candidate(Span<float> g, Span<const float> m, Span<const float> e, float beta1, Span<double> sum,
                  const Stream& stream) const override {
     const std::int64_t n = g.size();
-    require(m.size() == n && e.size() == n, ErrorKind::internal, "candidate: spans differ in size");
+    require((m.empty() || m.size() == n) && e.size() == n, ErrorKind::internal, "candidate: spans differ in size");
     stream.enqueue([=, pg = g.data(), pm = m.data(), pe = e.data()] {
-      *sum.data() = detail::sum_of_squares(n, [=](std::int64_t i) { return pg[i] = beta1 * pm[i] + (1 - beta1) * pg[i] + pe[i]; });
+      *sum.data() = m.empty() ? detail::sum_of_squares(n, [=](std::int64_t i) { return pg[i] = (1 - beta1) * pg[i] + pe[i]; })
+                              : detail::sum_of_squares(
+                                    n, [=](std::int64_t i) { return pg[i] = beta1 * pm[i] + (1 - beta1) * pg[i] + pe[i]; });
     });
   }
 
-  void recover_gradient(Span<float> packed, Span<const float> m, const MaskView& mask, float divisor, float beta1, Span<double> sum,
-                        const Stream& stream) const override {
-    check(mask, m.size(), packed.size());
+  void recover_gradient(Span<float> packed, Span<const float> x, const MaskView& mask, float divisor, float factor, float beta1,
+                        Span<double> sum, const Stream& stream) const override {
+    check(mask, x.size(), packed.size());
     stream.enqueue([=, words = mask.words.data()] {
       float* b = packed.data();
-      for_each_set(words, m.size(), [&](std::int64_t j) {
-        *b = (*b / divisor - beta1 * m.data()[j]) / (1 - beta1);
+      for_each_set(words, x.size(), [&](std::int64_t j) {
+        *b = (*b / divisor + factor * x.data()[j]) / (1 - beta1);
         ++b;
       });
       *sum.data() = detail::sum_of_squares(packed.size(), [&](std::int64_t i) { return packed.data()[i]; });
@@ -273,7 +275,7 @@ class CpuSparseKernels final : public SparseKernels {
         for (std::int64_t i = 0; i < n; ++i) {
           t[i] *= keep;
           pm[i] = 0;
-          pe[i] = pc[i];
+          pe[i] = s.residual_scale * pc[i];
         }
         for (std::size_t i = 0; i < count; ++i) {
           t[moved[i].i] = moved[i].theta;

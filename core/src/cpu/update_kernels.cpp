@@ -44,6 +44,12 @@ class CpuUpdateKernels final : public UpdateKernels {
     stream.enqueue([=] { *flag.data() = std::isfinite(*value.data()) ? 0.0F : 1.0F; });
   }
 
+  void scale(Span<float> x, float factor, const Stream& stream) const override {
+    stream.enqueue([n = x.size(), p = x.data(), factor] {
+      for (std::int64_t i = 0; i < n; ++i) p[i] *= factor;
+    });
+  }
+
   void divide(Span<float> x, float divisor, const Stream& stream) const override {
     stream.enqueue([n = x.size(), p = x.data(), divisor] {
       for (std::int64_t i = 0; i < n; ++i) p[i] /= divisor;

@@ -24,10 +24,10 @@ struct ScatterAdd {
   }
 };
 
-// 16 bytes per element.
+// 16 bytes per element, 12 without m.
 struct Candidate {
   float* g;
-  const float* m;
+  const float* m;  // null: all 0
   const float* e;
   std::int64_t n;
   float beta1;
@@ -38,22 +38,28 @@ struct Candidate {
   template <class Thread>
   __device__ void operator()(const Thread& t, Shared& shared) const {
     double mine = 0;
-    const auto formula = [&](float& g_j, float m_j, float e_j) {
-      const float c = beta1 * m_j + (1 - beta1) * g_j + e_j;
+    const auto store_c = [&](float& g_j, float c) {
       mine += static_cast<double>(c) * static_cast<double>(c);
       g_j = c;
     };
-    elementwise(t, n, 0, formula, g, m, e);
+    if (m == nullptr) {
+      elementwise(
+          t, n, 0, [&](float& g_j, float e_j) { store_c(g_j, (1 - beta1) * g_j + e_j); }, g, e);
+    } else {
+      elementwise(
+          t, n, 0, [&](float& g_j, float m_j, float e_j) { store_c(g_j, beta1 * m_j + (1 - beta1) * g_j + e_j); }, g, m, e);
+    }
     grid_sum(t, shared, mine, scratch->sums, &scratch->ticket, sum);
   }
 };
 
-// The mask, and for each set bit 8 bytes packed and a memory sector of m.
+// The mask, and for each set bit 8 bytes packed and a memory sector of x.
 struct RecoverGradient {
   float* packed;
-  const float* m;
+  const float* x;
   Mask mask;
   float divisor;
+  float factor;
   float beta1;
   Scratch* scratch;
   double* sum;
@@ -63,7 +69,7 @@ struct RecoverGradient {
   __device__ void operator()(const Thread& t, Shared& shared) const {
     double mine = 0;
     for_each_set(t, mask, [&](std::int64_t j, std::int64_t place) {
-      const float g = (packed[place] / divisor - beta1 * m[j]) / (1 - beta1);
+      const float g = (packed[place] / divisor + factor * x[j]) / (1 - beta1);
       packed[place] = g;
       mine += static_cast<double>(g) * static_cast<double>(g);
     });
@@ -102,7 +108,7 @@ struct Apply {
         } else {
           theta_j *= keep;
           m_j = 0;
-          e_j = c_j;
+          e_j = step.residual_scale * c_j;
         }
       };
       if (wide && first >= range.begin && first + quad_size <= range.end) {
@@ -185,15 +191,16 @@ class DeviceSparseKernels final : public SparseKernels {
   void candidate(Span<float> g, Span<const float> m, Span<const float> e, float beta1, Span<double> sum,
                  const Stream& stream) const override {
     const std::int64_t n = g.size();
-    require(m.size() == n && e.size() == n, ErrorKind::internal, "candidate: spans differ in size");
-    Launcher::launch_joint(Candidate{g.data(), m.data(), e.data(), n, beta1, Launcher::scratch(stream), sum.data()},
-                           element_blocks(n), stream);
+    require((m.empty() || m.size() == n) && e.size() == n, ErrorKind::internal, "candidate: spans differ in size");
+    const float* pm = m.empty() ? nullptr : m.data();
+    Launcher::launch_joint(Candidate{g.data(), pm, e.data(), n, beta1, Launcher::scratch(stream), sum.data()}, element_blocks(n),
+                           stream);
   }
-  void recover_gradient(Span<float> packed, Span<const float> m, const MaskView& mask, float divisor, float beta1, Span<double> sum,
-                        const Stream& stream) const override {
-    check(mask, m.size(), packed.size());
+  void recover_gradient(Span<float> packed, Span<const float> x, const MaskView& mask, float divisor, float factor, float beta1,
+                        Span<double> sum, const Stream& stream) const override {
+    check(mask, x.size(), packed.size());
     Launcher::launch_joint(
-        RecoverGradient{packed.data(), m.data(), device_mask(mask), divisor, beta1, Launcher::scratch(stream), sum.data()},
+        RecoverGradient{packed.data(), x.data(), device_mask(mask), divisor, factor, beta1, Launcher::scratch(stream), sum.data()},
         word_blocks(mask), stream);
   }
   void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,

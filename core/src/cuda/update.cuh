@@ -90,6 +90,20 @@ struct FlagNotFinite {
 };
 
 // 8 bytes per element.
+struct Scale {
+  float* x;
+  std::int64_t n;
+  float factor;
+
+  struct Shared {};
+  template <class Thread>
+  __device__ void operator()(const Thread& t, Shared&) const {
+    elementwise(
+        t, n, misalignment(x), [&](float& x_j) { x_j *= factor; }, x);
+  }
+};
+
+// 8 bytes per element.
 struct Divide {
   float* x;
   std::int64_t n;
@@ -138,6 +152,9 @@ class DeviceUpdateKernels final : public UpdateKernels {
   }
   void flag_not_finite(Span<const double> value, Span<float> flag, const Stream& stream) const override {
     Launcher::launch(FlagNotFinite{value.data(), flag.data()}, 1, stream);
+  }
+  void scale(Span<float> x, float factor, const Stream& stream) const override {
+    Launcher::launch(Scale{x.data(), x.size(), factor}, element_blocks(x.size()), stream);
   }
   void divide(Span<float> x, float divisor, const Stream& stream) const override {
     Launcher::launch(Divide{x.data(), x.size(), divisor}, element_blocks(x.size()), stream);

@@ -37,16 +37,30 @@ MaskSchedule::MaskSchedule(const ScapeOptions& options, const MethodContext& con
   made() = 1;
 }
 
-std::int64_t MaskSchedule::count_for(double density) const {
+std::int64_t MaskSchedule::count_for(double density, int owner) const {
+  const Range owned = owned_range(layout_.size(), owner, ranks_);
   std::int64_t total = 0;
-  for (int r = 0; r < ranks_; ++r) {
-    const Range owned = owned_range(layout_.size(), r, ranks_);
-    for (const ParameterTensor& tensor : layout_.tensors()) {
-      const std::int64_t n = intersect(tensor.range, owned).size();
-      total += tensor.role == TensorRole::matrix ? kept_count(density, n) : n;
-    }
+  for (const ParameterTensor& tensor : layout_.tensors()) {
+    const std::int64_t n = intersect(tensor.range, owned).size();
+    total += tensor.role == TensorRole::matrix ? kept_count(density, n) : n;
   }
   return total;
+}
+
+std::int64_t MaskSchedule::count_for(double density) const {
+  std::int64_t total = 0;
+  for (int r = 0; r < ranks_; ++r) total += count_for(density, r);
+  return total;
+}
+
+std::vector<std::int64_t> MaskSchedule::counts_by_owner() {
+  const std::int64_t first = first_use(in_use_);  // 0: the mask with everything on it
+  std::vector<std::int64_t> counts;
+  for (int r = 0; r < ranks_; ++r) {
+    counts.push_back(first == 0 ? owned_range(layout_.size(), r, ranks_).size()
+                                : count_for(options_.density.at(first, total_steps_), r));
+  }
+  return counts;
 }
 
 // The newest mask whose time has come.

@@ -40,6 +40,8 @@ class MaskSchedule {
   /// Coordinates on a mask made for density d: k = max(1, ⌊d·n⌋) of the n coordinates of each matrix that a rank owns, and all of
   /// every vector.
   [[nodiscard]] std::int64_t count_for(double density) const;
+  /// Coordinates on the mask of this step that each rank owns; they add up to its count. After use().
+  [[nodiscard]] std::vector<std::int64_t> counts_by_owner();
   /// Coordinates on the mask of step t, and wire bytes of the mask made in it, by formula.
   [[nodiscard]] std::int64_t expected_count(std::int64_t t) const;
   [[nodiscard]] double expected_wire_bytes(std::int64_t t) const;
@@ -60,6 +62,7 @@ class MaskSchedule {
   [[nodiscard]] std::int64_t& first_use(std::size_t slot) { return book_.host()[2 + 2 * slot]; }
   [[nodiscard]] std::int64_t& count(std::size_t slot) { return book_.host()[3 + 2 * slot]; }
 
+  [[nodiscard]] std::int64_t count_for(double density, int owner) const;
   [[nodiscard]] std::size_t slot_for(std::int64_t t);
   [[nodiscard]] MaskView view(std::size_t slot, const Stream& stream);
   void clear(std::size_t slot, const Stream& stream);

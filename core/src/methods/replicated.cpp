@@ -59,7 +59,7 @@ StepResult ReplicatedScape::step(const StepContext& context) {
 
   const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
   StepResult result;
-  sparse.recover_gradient(packed, m_, mask, static_cast<float>(ranks_), beta1, sum, stream);
+  sparse.recover_gradient(packed, m_, mask, static_cast<float>(ranks_), -beta1, beta1, sum, stream);
   const double norm = std::sqrt(read(sum, stream));
   if (read(refusals, stream) > 0 || !std::isfinite(norm)) {
     result.applied = false;
