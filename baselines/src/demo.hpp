@@ -36,7 +36,7 @@ class Demo final : public Optimizer {
  private:
   struct Chunk {
     Range range;
-    const float* transform;  // [length][length], row f: the basis vector of frequency f
+    const float* transform;  // [2][length][length]: row f is the basis vector of frequency f; then the transposed matrix
     std::int64_t first;      // of its coefficients among all
     std::int64_t count;      // of its coefficients
     float decays;            // 1 for a matrix, 0 for a vector
