@@ -113,42 +113,45 @@ void OneBitAdam::encode(const Shard& shard, float* values, std::uint8_t* records
     bool finite = true;
     std::int64_t active = 0;
     for (std::int64_t i = 0; i < n; ++i) {
-      finite = finite && std::isfinite(x[i]);
-      if (v[i] == 0) continue;
-      squares += static_cast<double>(x[i]) * x[i];
-      ++active;
+      const bool sent = v[i] != 0;
+      finite &= std::isfinite(x[i]);
+      squares += sent ? static_cast<double>(x[i]) * x[i] : 0.0;
+      active += sent ? 1 : 0;
     }
     const float scale = !finite       ? std::numeric_limits<float>::quiet_NaN()
                         : active == 0 ? 0.0F
                                       : static_cast<float>(std::sqrt(squares / static_cast<double>(active)));
     std::memcpy(record, &scale, sizeof(scale));
     std::fill_n(record + scale_bytes, record_size(n) - scale_bytes, std::uint8_t{0});
+    // Without branches on signs, which no processor predicts.
+    for (std::int64_t i = 0; i < n; ++i) record[scale_bytes + i / 8] |= static_cast<std::uint8_t>((x[i] >= 0 ? 1U : 0U) << (i % 8));
     for (std::int64_t i = 0; i < n; ++i) {
-      const bool positive = x[i] >= 0;
-      if (positive) record[scale_bytes + i / 8] |= static_cast<std::uint8_t>(1U << (i % 8));
-      x[i] = v[i] == 0 ? 0 : x[i] - (positive ? scale : -scale);
+      const float lost = x[i] - (x[i] >= 0 ? scale : -scale);
+      x[i] = v[i] == 0 ? 0 : lost;
     }
   }
 }
 
-// C at coordinate j of a piece.
-float OneBitAdam::decoded(const Piece& piece, std::int64_t j, const std::uint8_t* records) const {
-  const std::uint8_t* record = records + piece.record;
-  float scale = 0;
-  std::memcpy(&scale, record, sizeof(scale));
-  if (v_.data()[j] == 0) return 0 * scale;
-  const std::int64_t bit = j - piece.range.begin;
-  return (record[scale_bytes + bit / 8] >> (bit % 8) & 1) != 0 ? scale : -scale;
+// values += C of a shard. values[0] is the shard's first.
+void OneBitAdam::add_decoded(const Shard& shard, const std::uint8_t* records, float* values) const {
+  for (const Piece& piece : shard.pieces) {
+    const std::uint8_t* record = records + piece.record;
+    const float* v = v_.data() + piece.range.begin;
+    float* x = values + (piece.range.begin - shard.range.begin);
+    float scale = 0;
+    std::memcpy(&scale, record, sizeof(scale));
+    for (std::int64_t i = 0; i < piece.range.size(); ++i) {
+      const int bit = record[scale_bytes + i / 8] >> (i % 8) & 1;
+      x[i] += static_cast<float>(v[i] == 0 ? 0 : 2 * bit - 1) * scale;
+    }
+  }
 }
 
 void OneBitAdam::mean_of_shard() {
-  for (const Piece& piece : mine_.pieces) {
-    for (std::int64_t j = piece.range.begin; j < piece.range.end; ++j) {
-      float sum = 0;
-      for (int r = 0; r < ranks_; ++r) sum += decoded(piece, j, received_.data() + r * mine_.bytes);
-      mean_.data()[j - mine_.range.begin] = sum / static_cast<float>(ranks_) + shard_error_.data()[j - mine_.range.begin];
-    }
-  }
+  std::fill_n(mean_.data(), mean_.size(), 0.0F);
+  for (int r = 0; r < ranks_; ++r) add_decoded(mine_, received_.data() + r * mine_.bytes, mean_.data());
+  for (std::int64_t i = 0; i < mean_.size(); ++i)
+    mean_.data()[i] = mean_.data()[i] / static_cast<float>(ranks_) + shard_error_.data()[i];
 }
 
 // m, θ and the errors, from next_m_, mean_ and what the gradients hold.
@@ -201,13 +204,8 @@ StepResult OneBitAdam::compressed_step(const StepContext& context) {
 
   const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
   stream.enqueue([this] {
-    for (const Shard& shard : shards_) {
-      for (const Piece& piece : shard.pieces) {
-        for (std::int64_t j = piece.range.begin; j < piece.range.end; ++j) {
-          next_m_.data()[j] = decoded(piece, j, records_.data() + shard.first_record);
-        }
-      }
-    }
+    std::fill_n(next_m_.data(), next_m_.size(), 0.0F);
+    for (const Shard& shard : shards_) add_decoded(shard, records_.data() + shard.first_record, next_m_.data() + shard.range.begin);
   });
   update_.sum_of_squares(next_m_, squares_, stream);
   result.applied = std::isfinite(read(squares_.span(), stream));

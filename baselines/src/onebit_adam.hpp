@@ -47,7 +47,7 @@ class OneBitAdam final : public Optimizer {
   [[nodiscard]] StepResult dense_step(const StepContext& context);
   [[nodiscard]] StepResult compressed_step(const StepContext& context);
   void encode(const Shard& shard, float* values, std::uint8_t* records) const;
-  [[nodiscard]] float decoded(const Piece& piece, std::int64_t j, const std::uint8_t* records) const;
+  void add_decoded(const Shard& shard, const std::uint8_t* records, float* values) const;
   void mean_of_shard();
   void update(const StepContext& context);
 
