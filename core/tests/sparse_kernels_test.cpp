@@ -381,7 +381,7 @@ void expect_apply(const Mask& mask, Range range) {
     if (!mask.bits[i]) {
       theta1[i] = (1 - s.learning_rate * s.weight_decay) * theta[i];
       m1[i] = 0;
-      e1[i] = c[i];
+      e1[i] = s.residual_scale * c[i];
       continue;
     }
     const double previous = static_cast<double>(s.previous_scale) * m[i];
