@@ -208,6 +208,8 @@ ScapeOracle make_oracle(const ScapeRun& run, const Scape::Options& options, cons
   s.bias_correction = options.bias_correction == BiasCorrection::scape      ? ScapeOracle::Settings::scape
                       : options.bias_correction == BiasCorrection::official ? ScapeOracle::Settings::official
                                                                             : ScapeOracle::Settings::none;
+  s.residual_scale = options.residual == ResidualPolicy::keep ? 1 : options.residual == ResidualPolicy::decay ? common.beta1 : 0;
+  s.clip_local = options.clip == ClipPolicy::local;
   const auto params = run.rig.values();
   return {s, {params.begin(), params.end()}};
 }
@@ -238,7 +240,8 @@ void follow_oracle(std::int64_t size, const Scape::Options& options, const Commo
     if (::testing::Test::HasFailure()) continue;  // one failure is enough, but the other ranks still need this one
     EXPECT_TRUE(result.applied);
     EXPECT_EQ(run.mask(), oracle.mask);
-    EXPECT_NEAR(result.gradient_norm, oracle.gradient_norm, 1e-5 * oracle.gradient_norm + 5e-6);
+    const double norm = oracle.s.clip_local ? oracle.local_norms[static_cast<std::size_t>(run.rank())] : oracle.gradient_norm;
+    EXPECT_NEAR(result.gradient_norm, norm, 1e-5 * norm + 5e-6);
     expect_close(run.rig.values(), oracle.theta, 1e-5, "theta");
     expect_close(run.m(), oracle.m, 1e-5, "m", 0.1 * scale);
     const auto& residual = oracle.e[static_cast<std::size_t>(run.rank())];
@@ -275,6 +278,24 @@ TEST(ScapeOracleRuns, WithEveryBiasCorrectionDecaysAndClipping) {
   common.clip_norm = 0;
   follow_oracle(200, options, common, 60);
   follow_oracle(200, options, {.beta1 = 0, .beta2 = 0.5, .epsilon = 1e-3, .weight_decay = 0, .clip_norm = 0.25}, 60);
+}
+
+TEST_P(ScapeSchedules, FollowTheOracleWithEveryResidualAndClip) {
+  for (const ResidualPolicy residual : {ResidualPolicy::keep, ResidualPolicy::decay, ResidualPolicy::none}) {
+    for (const ClipPolicy clip : {ClipPolicy::recovered, ClipPolicy::local}) {
+      if (residual == ResidualPolicy::keep && clip == ClipPolicy::recovered) continue;  // above
+      Scape::Options set = options(0.1, 0.3);
+      set.residual = residual;
+      set.clip = clip;
+      follow_oracle(57, set, exact_common(), 40);
+      follow_oracle(200, set, exact_common(), 30);
+    }
+  }
+  Scape::Options unclipped = options(0.1, 0.3);
+  unclipped.clip = ClipPolicy::local;
+  CommonOptions common = exact_common();
+  common.clip_norm = 0;
+  follow_oracle(200, unclipped, common, 40);
 }
 
 // ---- exact checks ----
@@ -580,6 +601,51 @@ TEST(ScapeLaws, ClipsTheMeanGradientByItsNorm) {
   for (std::size_t j = 0; j < m.size(); ++j) {
     EXPECT_NEAR(m[j], j < 25 ? (j % 2 == 0 ? 1 : -1) * 0.2 * (1 - common.beta1) : 0, 1e-7) << j;
   }
+}
+
+// Clipped locally: a gradient of norm 5 enters c as one of norm 1 on the rank that has it, before the mean, and its norm is recorded.
+TEST(ScapeLaws, ClipsTheGradientOfARankByItsOwnNorm) {
+  const CommonOptions common = exact_common();
+  Scape::Options options = options_with(0.1, 1, 1);
+  options.clip = ClipPolicy::local;
+  ScapeRun run(57, options, common);
+  const bool last = run.rank() == run.ranks() - 1;
+  const StepResult result = run.step([&](std::int64_t j) { return j < 25 ? (last ? 1.0F : 0.1F) : 0.0F; });
+  EXPECT_NEAR(result.gradient_norm, last ? 5 : 0.5, 1e-6);
+  const auto m = run.m();  // everything is on the first mask
+  const double mean = (0.2 + (run.ranks() - 1) * 0.1) / run.ranks();
+  for (std::size_t j = 0; j < m.size(); ++j) EXPECT_NEAR(m[j], j < 25 ? (1 - common.beta1) * mean : 0, 1e-7) << j;
+}
+
+// What leaves the residual: nothing, β1 of it a step, or all.
+TEST(ScapeLaws, ResidualIsKeptDecayedOrDropped) {
+  const CommonOptions common = exact_common();
+  std::vector<std::vector<float>> runs;
+  for (const ResidualPolicy residual : {ResidualPolicy::keep, ResidualPolicy::decay, ResidualPolicy::none}) {
+    Scape::Options options = options_with(0.1, 1, 1);
+    options.residual = residual;
+    ScapeRun run(200, options, common);
+    for (int i = 0; i < 10; ++i) {
+      const auto m = run.m();
+      const auto e = run.residual();
+      const auto gradient = run.random_gradient(run.next_step);
+      const StepResult result = run.random_step();
+      const auto now = run.residual();
+      const auto mask = run.mask();
+      const auto b1 = static_cast<float>(common.beta1);
+      const float part = residual == ResidualPolicy::keep ? 1 : residual == ResidualPolicy::decay ? b1 : 0;
+      double squares = 0;
+      for (std::size_t j = 0; j < now.size(); ++j) {
+        const float c = b1 * m[j] + (1 - b1) * gradient(static_cast<std::int64_t>(j)) + e[j];
+        EXPECT_FLOAT_EQ(now[j], mask[j] ? 0 : part * c) << j;
+        squares += now[j] * now[j];
+      }
+      EXPECT_NEAR(result.residual_norm, std::sqrt(squares), 1e-5);
+    }
+    runs.push_back(run.rig.values());
+  }
+  EXPECT_NE(runs[0], runs[1]);
+  EXPECT_NE(runs[0], runs[2]);
 }
 
 // Ties: all candidates equal, so each owner takes its lowest coordinates of each matrix; and case 4's kind: a gradient that is

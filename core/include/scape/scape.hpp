@@ -34,11 +34,27 @@ void declare_bias_correction(OptionTable& table, BiasCorrection& variable);
 /// word); possibly empty.
 [[nodiscard]] Range owned_range(std::int64_t size, int rank, int ranks);
 
+/// What becomes of c off the mask.
+enum class ResidualPolicy {
+  keep,   ///< e ← c: error feedback, nothing is lost
+  decay,  ///< e ← β1 c. m is 0 there, so e_t = β1 (e_{t−1} + (1−β1) g): β1 times the first moment of the rank's own gradient since
+          ///< the coordinate was last sent, and β1 times c when it leaves the mask
+  none,   ///< e ← 0: what is not sent is lost
+};
+
+/// Which gradient clip_norm limits.
+enum class ClipPolicy {
+  recovered,  ///< ĝ before it enters m, by its global norm over the mask
+  local,      ///< each rank's own g before it enters c, by its own norm, which StepResult::gradient_norm then is; ĝ is not clipped
+};
+
 struct ScapeOptions {
   DensitySchedule density;
   std::int64_t mask_delay = 1;    // steps between making a mask and using it
   std::int64_t mask_refresh = 1;  // steps between new masks
   BiasCorrection bias_correction = BiasCorrection::scape;
+  ResidualPolicy residual = ResidualPolicy::keep;
+  ClipPolicy clip = ClipPolicy::recovered;
 
   void declare(OptionTable& table);
 };

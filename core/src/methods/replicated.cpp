@@ -17,6 +17,34 @@ ReplicatedScape::ReplicatedScape(const ScapeOptions& options, const CommonOption
       packed_(context.layout.size() + 1, context.device),
       sums_(2, context.device) {}
 
+namespace {
+
+float residual_scale(ResidualPolicy policy, const CommonOptions& common) {
+  switch (policy) {
+    case ResidualPolicy::keep:
+      return 1;
+    case ResidualPolicy::decay:
+      return static_cast<float>(common.beta1);
+    case ResidualPolicy::none:
+      return 0;
+  }
+  return 1;
+}
+
+}  // namespace
+
+// Clips this rank's gradient; returns its norm before that. A norm that is not finite leaves elements that are not.
+double ReplicatedScape::clip_local(const StepContext& context) {
+  const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
+  const UpdateKernels& update = update_kernels(m_.device());
+  const Span<double> sum = sums_.span().subspan(0, 1);
+  update.sum_of_squares(context.grads, sum, context.stream);
+  const double norm = std::sqrt(read(sum, context.stream));
+  const auto coefficient = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
+  if (coefficient < 1) update.scale(context.grads, coefficient, context.stream);
+  return norm;
+}
+
 StepResult ReplicatedScape::step(const StepContext& context) {
   const UpdateKernels& update = update_kernels(m_.device());
   const SparseKernels& sparse = sparse_kernels(m_.device());
@@ -25,6 +53,8 @@ StepResult ReplicatedScape::step(const StepContext& context) {
   const Span<double> sum = sums_.span().subspan(0, 1);
   const Span<double> sum_sent = sums_.span().subspan(1, 1);
 
+  const bool local = options_.clip == ClipPolicy::local;
+  const double local_norm = local ? clip_local(context) : 0;
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, stream);
     sparse.candidate(context.grads, m_, e_, beta1, sum, stream);
@@ -67,14 +97,15 @@ StepResult ReplicatedScape::step(const StepContext& context) {
     return result;
   }
   AdamStep step = adams_step(common_, options_.bias_correction, masks_.step(), context.learning_rate);
-  step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
+  step.residual_scale = residual_scale(options_.residual, common_);
+  if (!local) step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
   for (const ParameterLayout::Run& run : layout_.runs()) {
     step.weight_decay = weight_decay_of(run.role, common_);
     sparse.apply(run.range, context.params, m_, e_, context.grads, packed, mask, step, stream);
   }
-  result.gradient_norm = norm;
+  result.gradient_norm = local ? local_norm : norm;
   result.density = static_cast<double>(mask.count) / static_cast<double>(mask.size);
-  result.residual_norm = std::sqrt(residual);
+  result.residual_norm = step.residual_scale * std::sqrt(residual);
   result.mask_overlap = masks_.overlap(stream);
   masks_.commit(stream);
   return result;

@@ -21,6 +21,8 @@ class ReplicatedScape final : public ScapeForm {
   [[nodiscard]] const MaskSchedule& masks() const override { return masks_; }
 
  private:
+  double clip_local(const StepContext& context);
+
   ScapeOptions options_;
   CommonOptions common_;
   ParameterLayout layout_;

@@ -11,6 +11,10 @@ void ScapeOptions::declare(OptionTable& table) {
             {.min = 0, .max = 64});
   table.add("mask_refresh", mask_refresh, "steps between new masks", {.min = 1});
   declare_bias_correction(table, bias_correction);
+  table.add("residual", residual, "what is not sent: kept for later steps, kept but multiplied by beta1 in each step, or dropped",
+            {{"keep", ResidualPolicy::keep}, {"decay", ResidualPolicy::decay}, {"none", ResidualPolicy::none}});
+  table.add("clip", clip, "what clip_norm limits: the gradient recovered from the payload, or each rank's own gradient",
+            {{"recovered", ClipPolicy::recovered}, {"local", ClipPolicy::local}});
 }
 
 Scape::Scape(const Options& options, const CommonOptions& common, const MethodContext& context)

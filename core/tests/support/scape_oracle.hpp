@@ -28,6 +28,8 @@ class ScapeOracle {
     std::int64_t mask_delay = 1, mask_refresh = 1;
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1, clip_norm = 1;
     enum { scape, official, none } bias_correction = scape;
+    double residual_scale = 1;  // part of c that stays off the mask
+    bool clip_local = false;    // clip each rank's g instead of the recovered gradient
   };
 
   ScapeOracle(Settings settings, Vector parameters)
@@ -46,9 +48,13 @@ class ScapeOracle {
     previous_mask = mask;
 
     // 1. c = β1 m + (1−β1) g + e on each rank
+    const auto clip_factor = [&](double norm) { return s.clip_norm > 0 && norm > s.clip_norm ? s.clip_norm / norm : 1; };
+    local_norms.assign(ranks, 0);
     std::vector<Vector> c(ranks, Vector(size));
     for (std::size_t r = 0; r < ranks; ++r) {
-      for (std::size_t j = 0; j < size; ++j) c[r][j] = s.beta1 * m[j] + (1 - s.beta1) * g[r][j] + e[r][j];
+      local_norms[r] = std::sqrt(std::inner_product(g[r].begin(), g[r].end(), g[r].begin(), 0.0));
+      const double clip = s.clip_local ? clip_factor(local_norms[r]) : 1;
+      for (std::size_t j = 0; j < size; ++j) c[r][j] = s.beta1 * m[j] + (1 - s.beta1) * clip * g[r][j] + e[r][j];
     }
     // 4. every mask_refresh steps a new mask, used mask_delay steps later; the newest whose time has come is in use
     if ((t - 1) % s.mask_refresh == 0) pending.push_back({t + s.mask_delay, choose(c)});
@@ -67,14 +73,14 @@ class ScapeOracle {
       squares += gradient[j] * gradient[j];
     }
     gradient_norm = std::sqrt(squares);
-    const double clip = s.clip_norm > 0 && gradient_norm > s.clip_norm ? s.clip_norm / gradient_norm : 1;
+    const double clip = s.clip_local ? 1 : clip_factor(gradient_norm);
     // 2. residual   5. m   6. θ
     const double c1 = s.bias_correction == Settings::none ? 1 : 1 - std::pow(s.beta1, static_cast<double>(t));
     const double c2 = s.bias_correction == Settings::scape ? 1 - std::pow(s.beta2, static_cast<double>(t)) : 1;
     for (const Tensor& tensor : s.tensors) {
       const double decay = tensor.matrix ? s.weight_decay : 0;
       for (std::size_t j = tensor.begin; j < tensor.end; ++j) {
-        for (std::size_t r = 0; r < ranks; ++r) e[r][j] = mask[j] ? 0 : c[r][j];
+        for (std::size_t r = 0; r < ranks; ++r) e[r][j] = mask[j] ? 0 : s.residual_scale * c[r][j];
         if (!mask[j]) {
           m[j] = 0;
           theta[j] -= learning_rate * decay * theta[j];
@@ -95,7 +101,8 @@ class ScapeOracle {
   Vector theta, m;
   std::vector<Vector> e;  // [N][W]
   std::vector<bool> mask, previous_mask;
-  double gradient_norm = 0;
+  double gradient_norm = 0;  // of the recovered gradient
+  Vector local_norms;        // [N] of each rank's gradient
   // Smallest relative distance between the last element chosen and the first one not chosen, in the last mask made: where it is
   // near the rounding of a float, an implementation in float may choose otherwise and still be right.
   double margin = std::numeric_limits<double>::infinity();
