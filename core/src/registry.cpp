@@ -17,7 +17,7 @@ void register_core(Registry& registry) {
 
 MethodChoice::MethodChoice(const Registry& registry, std::string_view optimizer, std::string_view sync) {
   if (const auto* method = registry.optimizers.find(optimizer)) {
-    if (!sync.empty() && sync != "dense") {
+    if (!sync.empty()) {
       throw Error(ErrorKind::usage, "optimizer '" + std::string(optimizer) + "' communicates by itself and takes no sync ('" +
                                         std::string(sync) + "')");
     }

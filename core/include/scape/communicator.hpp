@@ -2,7 +2,7 @@
 //
 // A Communicator is a typed, checked front over a Transport (MPI, NCCL, a single process …). Every operation is ordered on
 // the stream it is given; all ranks must call the same operations in the same order. One communicator must be used from one
-// stream at a time: take a duplicate() for a second stream.
+// stream at a time: take a duplicate() for a second stream. It must outlive what it has queued.
 #pragma once
 
 #include <mpi.h>

@@ -27,7 +27,8 @@ namespace detail {
 [[nodiscard]] StreamBackend& stream_backend(const Stream& stream);
 }
 
-/// A shared handle: copies name the same queue. The queue is drained when its last handle goes.
+/// A shared handle: copies name the same queue. The queue is drained when its last handle goes, which must not happen inside one
+/// of its own operations.
 class Stream {
  public:
   /// An immediate CPU stream.
