@@ -52,6 +52,13 @@ struct StepResult {
   double residual_norm = not_available;  // this rank's error-feedback residual after the step
 };
 
+/// What a method lets diagnostics (diagnostics.hpp) see of its last step; empty spans for what it does not have.
+struct StepView {
+  Span<const std::uint64_t> mask{};  // bits of the W coordinates that the step communicated, as in MaskView; the same on all ranks
+  Span<const float> candidate{};     // [W] this rank's values, of which those on the mask were sent
+  Span<const float> residual{};      // [W] this rank's error-feedback residual after the step
+};
+
 /// How a piece of state relates to the ranks; decides how a checkpoint treats it.
 enum class StateScope {
   replicated,  ///< identical on all ranks
@@ -81,6 +88,8 @@ class Optimizer {
   /// Everything that the next step depends on besides parameters and gradients. Valid between steps, once the compute stream
   /// of the last one is synchronised.
   [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
+  /// The last applied step, `context`, as diagnostics see it. Valid until the gradients are overwritten or the next step begins.
+  [[nodiscard]] virtual StepView inspect(const StepContext& /*context*/) const { return {}; }
   /// The method's own formula for the wire bytes that a rank sends in step t; compared with what is counted.
   [[nodiscard]] virtual double expected_wire_bytes(std::int64_t step) const = 0;
 };
@@ -97,6 +106,7 @@ class GradientSync {
   /// Diagnostics of the last reduce(): the fraction of the coordinates that this rank communicated, and its residual's norm.
   [[nodiscard]] virtual double density() const { return 1; }
   [[nodiscard]] virtual double residual_norm() const { return not_available; }
+  [[nodiscard]] virtual StepView inspect(const StepContext& /*context*/) const { return {}; }
 };
 
 class UpdateRule {
@@ -132,6 +142,7 @@ class Composed final : public Optimizer {
   void gradients_ready(const StepContext& context, Range range) override { sync_->gradients_ready(context, range); }
   StepResult step(const StepContext& context) override;
   [[nodiscard]] std::vector<StateEntry> state() override;
+  [[nodiscard]] StepView inspect(const StepContext& context) const override { return sync_->inspect(context); }
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override { return sync_->expected_wire_bytes(step); }
 
  private:

@@ -68,6 +68,7 @@ class Scape final : public Optimizer {
 
   StepResult step(const StepContext& context) override;
   [[nodiscard]] std::vector<StateEntry> state() override;
+  [[nodiscard]] StepView inspect(const StepContext& context) const override;
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
 
   /// Number of coordinates on a mask made for density d: k = max(1, ⌊d·n⌋) of the n coordinates of each matrix that a rank owns,

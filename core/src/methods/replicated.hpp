@@ -17,6 +17,9 @@ class ReplicatedScape final : public ScapeForm {
   ReplicatedScape(const ScapeOptions& options, const CommonOptions& common, const MethodContext& context);
   StepResult step(const StepContext& context) override;
   [[nodiscard]] std::vector<StateEntry> state() override;
+  [[nodiscard]] StepView inspect(const StepContext& context) const override {
+    return {.mask = masks_.last().words, .candidate = context.grads, .residual = e_};
+  }
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
   [[nodiscard]] const MaskSchedule& masks() const override { return masks_; }
 

@@ -30,6 +30,10 @@ std::vector<StateEntry> Scape::state() {
   return form_->state();
 }
 
+StepView Scape::inspect(const StepContext& context) const {
+  return form_->inspect(context);
+}
+
 double Scape::expected_wire_bytes(std::int64_t step) const {
   return form_->expected_wire_bytes(step);
 }
