@@ -187,6 +187,19 @@ TEST_P(KernelSuite, AdamS) {
   });
 }
 
+TEST_P(KernelSuite, AdamSDirection) {
+  for_each_case([&](std::int64_t n, const Offsets& at) {
+    const auto run = [&](KernelBench& on) {
+      auto g = array(on, normals(n, 1), at[0]);
+      auto c = array(on, normals(n, 2), at[1]);
+      auto m = array(on, normals(n, 4), at[2]);
+      on.update.adams_direction(g, c, m, adam_step(), on.stream);
+      return std::vector{g.read(), c.read(), m.read()};
+    };
+    expect_same(run(oracle()), run(tested()));
+  });
+}
+
 TEST_P(KernelSuite, DivideScaleAndAdd) {
   for_each_case([&](std::int64_t n, const Offsets& at) {
     const auto run = [&](KernelBench& on) {

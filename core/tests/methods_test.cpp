@@ -80,9 +80,10 @@ TEST(MethodChoice, RefusesOptionsThatCannotBeMeant) {
   MethodChoice choice(registry, "scape", "");
   OptionTable table;
   choice.declare(table);
-  for (const char* text : {"density=0", "density=1.5", "density=-0.1", "mask_delay=-1", "mask_delay=65", "mask_refresh=0",
-                           "beta1=1", "beta2=-0.1", "epsilon=-1", "clip_norm=-1", "weight_decay=nan", "density_warmup_fraction=1.1",
-                           "density_warmup=cubic", "bias_correction=adam"}) {
+  for (const char* text :
+       {"density=0", "density=1.5", "density=-0.1", "mask_delay=-1", "mask_delay=65", "mask_refresh=0", "beta1=1", "beta2=-0.1",
+        "epsilon=-1", "clip_norm=-1", "weight_decay=nan", "density_warmup_fraction=1.1", "density_warmup=cubic",
+        "density_warmup_steps=-1", "mask_scope=all", "mask_statistic=norm", "mask_coding=zip", "bias_correction=adam"}) {
     EXPECT_THAT(usage_error([&] { table.set(parse_setting(text, "--set")); }), HasSubstr("is not accepted")) << text;
   }
   EXPECT_THAT(usage_error([&] { table.set(parse_setting("mask_dealy=2", "--set")); }), HasSubstr("'mask_delay'"));

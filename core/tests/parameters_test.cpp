@@ -104,6 +104,26 @@ TEST(DensitySchedule, FallsFromOneToItsTarget) {
   EXPECT_EQ(schedule.at(1, 1), 0.25);
 }
 
+TEST(DensitySchedule, StepsDownWhenTheWarmupIsOver) {
+  DensitySchedule schedule{.density = 0.01, .density_warmup = DensityWarmup::step, .density_warmup_fraction = 0.1};
+  for (std::int64_t t = 1; t < 100; ++t) EXPECT_EQ(schedule.at(t, 1000), 1);
+  EXPECT_EQ(schedule.at(100, 1000), 0.01);
+  EXPECT_EQ(schedule.at(101, 1000), 0.01);
+}
+
+TEST(DensitySchedule, LengthInStepsTakesTheFractionsPlace) {
+  DensitySchedule schedule{
+      .density = 0.01, .density_warmup = DensityWarmup::step, .density_warmup_fraction = 0.5, .density_warmup_steps = 10};
+  EXPECT_EQ(schedule.at(9, 1000), 1);
+  EXPECT_EQ(schedule.at(10, 1000), 0.01);
+  schedule.density_warmup = DensityWarmup::geometric;
+  EXPECT_NEAR(schedule.at(5, 1000), 0.1, 1e-15);
+  schedule.density_warmup = DensityWarmup::linear;
+  EXPECT_NEAR(schedule.at(5, 1000), 0.505, 1e-15);
+  schedule.density_warmup_steps = 0;
+  EXPECT_NEAR(schedule.at(250, 1000), 0.505, 1e-15);
+}
+
 TEST(DensitySchedule, KeepsAtLeastOneAndAtMostAll) {
   EXPECT_EQ(kept_count(0.01, 0), 0);
   EXPECT_EQ(kept_count(1e-9, 1), 1);

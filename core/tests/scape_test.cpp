@@ -5,9 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <numeric>
+#include <set>
 #include <thread>
 
 #include "comm/transports.hpp"
@@ -198,6 +202,33 @@ ScapeOracle make_oracle(const ScapeRun& run, const Scape::Options& options, cons
     const double warmup = schedule.density_warmup_fraction * total_steps;
     return static_cast<double>(t) < warmup ? std::pow(schedule.density, static_cast<double>(t) / warmup) : schedule.density;
   };
+  if (options.mask_owner == MaskOwner::tensors) {  // the largest first, each to the rank that has least
+    std::vector<std::size_t> order(s.tensors.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return s.tensors[a].end - s.tensors[a].begin > s.tensors[b].end - s.tensors[b].begin;
+    });
+    std::vector<std::size_t> load(static_cast<std::size_t>(run.ranks()));
+    s.tensor_owners.resize(s.tensors.size());
+    for (const std::size_t i : order) {
+      if (!s.tensors[i].matrix) continue;
+      const auto least = std::min_element(load.begin(), load.end());
+      s.tensor_owners[i] = static_cast<std::size_t>(least - load.begin());
+      *least += s.tensors[i].end - s.tensors[i].begin;
+    }
+  }
+  s.statistic = std::map<MaskStatistic, decltype(s.statistic)>{{MaskStatistic::candidate, ScapeOracle::Settings::candidate},
+                                                               {MaskStatistic::gradient, ScapeOracle::Settings::raw_gradient},
+                                                               {MaskStatistic::update, ScapeOracle::Settings::update},
+                                                               {MaskStatistic::momentum, ScapeOracle::Settings::momentum},
+                                                               {MaskStatistic::random, ScapeOracle::Settings::random}}
+                    .at(options.mask_statistic);
+  s.scope = options.mask_scope == MaskScope::tensor  ? ScapeOracle::Settings::tensor
+            : options.mask_scope == MaskScope::shard ? ScapeOracle::Settings::shard
+                                                     : ScapeOracle::Settings::global;
+  s.random_number = [](std::int64_t t, std::size_t j) {  // the seed of Rig::method_context is 1
+    return static_cast<double>(philox(1, std::uint64_t{0x6d61736b} << 32 | static_cast<std::uint64_t>(t), j / 4)[j % 4] >> 8);
+  };
   s.mask_delay = options.mask_delay;
   s.mask_refresh = options.mask_refresh;
   s.beta1 = common.beta1;
@@ -296,6 +327,201 @@ TEST_P(ScapeSchedules, FollowTheOracleWithEveryResidualAndClip) {
   CommonOptions common = exact_common();
   common.clip_norm = 0;
   follow_oracle(200, unclipped, common, 40);
+}
+
+// ---- masks: what is chosen, by whom, and how it travels ----
+
+constexpr std::array all_statistics{MaskStatistic::candidate, MaskStatistic::gradient, MaskStatistic::update,
+                                    MaskStatistic::momentum, MaskStatistic::random};
+constexpr std::array all_scopes{MaskScope::tensor, MaskScope::shard, MaskScope::global};
+constexpr std::array all_owners{MaskOwner::ranges, MaskOwner::tensors};
+constexpr std::array all_codings{MaskCoding::bitmap, MaskCoding::index32, MaskCoding::index16, MaskCoding::elias_fano,
+                                 MaskCoding::automatic};
+
+// Made and used in one step, as in the paper, and with several masks on their way.
+template <class Check>
+void for_each_schedule(Check check) {
+  for (const Schedule schedule : {Schedule{0, 1}, Schedule{1, 1}, Schedule{5, 3}}) {
+    SCOPED_TRACE(schedule);
+    check(options_with(0.1, schedule.delay, schedule.refresh, 0.05));
+  }
+}
+
+// Each with every statistic, scope and owner.
+template <class Check>
+void for_each_choice(Check check) {
+  for_each_schedule([&](Scape::Options set) {
+    for (const MaskStatistic statistic : all_statistics) {
+      for (const MaskScope scope : all_scopes) {
+        for (const MaskOwner owner : all_owners) {
+          SCOPED_TRACE("statistic " + std::to_string(static_cast<int>(statistic)) + ", scope " +
+                       std::to_string(static_cast<int>(scope)) + ", owner " + std::to_string(static_cast<int>(owner)));
+          set.mask_statistic = statistic;
+          set.mask_scope = scope;
+          set.mask_owner = owner;
+          check(set);
+        }
+      }
+    }
+  });
+}
+
+// A large ε: in the first step, where m = e = 0, all updates would otherwise be the same number but for rounding.
+TEST(ScapeMasks, FollowTheOracleWithEveryStatisticScopeAndOwner) {
+  CommonOptions common = exact_common();
+  common.epsilon = 0.0625;
+  for_each_choice([&](const Scape::Options& set) {
+    for (const std::int64_t size : {3, 57}) follow_oracle(size, set, common, 8);
+    follow_oracle(300, set, common, 12);
+  });
+}
+
+TEST(ScapeOracleRuns, UpdateStatisticWithEveryBiasCorrection) {
+  CommonOptions common = exact_common();
+  common.epsilon = 0.0625;
+  Scape::Options set = options_with(0.1, 1, 1, 0.1);
+  set.mask_statistic = MaskStatistic::update;
+  for (const BiasCorrection correction : {BiasCorrection::scape, BiasCorrection::official, BiasCorrection::none}) {
+    set.bias_correction = correction;
+    follow_oracle(200, set, common, 40);
+  }
+}
+
+TEST(ScapeMasks, EveryStatisticChoosesDifferently) {
+  std::set<std::vector<bool>> masks;
+  for (const MaskStatistic statistic : all_statistics) {
+    Scape::Options set = options_with(0.1, 0, 1);
+    set.mask_statistic = statistic;
+    ScapeRun run(1000, set, CommonOptions{});
+    for (int i = 0; i < 3; ++i) run.random_step();
+    masks.insert(run.mask());
+  }
+  EXPECT_EQ(masks.size(), all_statistics.size());
+}
+
+// A control must not depend on who chooses, nor repeat itself.
+TEST(ScapeMasks, RandomMasksAreNewInEveryStepAndTheSameForEveryNumberOfRanks) {
+  Scape::Options set = options_with(0.1, 0, 1);
+  set.mask_statistic = MaskStatistic::random;
+  set.mask_scope = MaskScope::global;
+  ScapeRun many(1000, set, exact_common());
+  ScapeRun one(1000, set, exact_common(), Streams::immediate, MPI_COMM_SELF);
+  std::vector<bool> previous;
+  for (int i = 0; i < 5; ++i) {
+    many.random_step();
+    one.random_step();
+    EXPECT_EQ(many.mask(), one.mask());
+    EXPECT_NE(many.mask(), previous);
+    previous = many.mask();
+  }
+}
+
+// Ties across ranks: the lowest coordinates of all, whoever owns them.
+TEST(ScapeMasks, GlobalTiesGoToTheLowestCoordinates) {
+  for (const MaskOwner owner : all_owners) {
+    Scape::Options set = options_with(0.3, 0, 1);
+    set.mask_scope = MaskScope::global;
+    set.mask_owner = owner;
+    ScapeRun run(1000, set, exact_common());
+    run.step([](std::int64_t j) { return j == 880 ? 2.0F : j % 2 == 0 ? 1.0F : -1.0F; });
+    const auto mask = run.mask();
+    std::int64_t left = kept_count(0.3, 778) - 1;  // of 2 · 389 in matrices; 880 is in the second
+    for (const ParameterTensor& tensor : run.rig.layout.tensors()) {
+      for (std::int64_t j = tensor.range.begin; j < tensor.range.end; ++j) {
+        const bool chosen = tensor.role == TensorRole::vector || j == 880 || left-- > 0;
+        EXPECT_EQ(mask[static_cast<std::size_t>(j)], chosen) << j;
+      }
+    }
+  }
+}
+
+// How a mask travels, when it is waited for, and queues and slow collectives change no bit of a run; what was counted is what was
+// announced.
+TEST(ScapeMasks, CodingsAndWaitsChangeNoBit) {
+  constexpr int steps = 10;
+  for_each_schedule([&](const Scape::Options& common_set) {
+    for (const MaskOwner owner : all_owners) {
+      for (const MaskScope scope : all_scopes) {
+        const auto trajectory = [&](MaskCoding coding, MaskWait wait, Streams streams, bool slow) {
+          Scape::Options set = common_set;
+          set.mask_owner = owner;
+          set.mask_scope = scope;
+          set.mask_coding = coding;
+          set.mask_wait = wait;
+          ScapeRun run(1000, set, exact_common(), streams);
+          if (slow) {
+            run.rig.comm =
+                std::make_unique<Communicator>(std::make_unique<SlowTransport>(detail::make_mpi_transport(MPI_COMM_WORLD, 50)));
+          }
+          std::vector<std::vector<float>> params;
+          for (std::int64_t t = 1; t <= steps; ++t) {
+            const double before = run.rig.comm->traffic().total().wire_bytes;
+            EXPECT_TRUE(run.random_step().applied);
+            const double sent = run.rig.comm->traffic().total().wire_bytes - before;
+            EXPECT_NEAR(sent, run.method.expected_wire_bytes(t), 1e-9 * sent)
+                << "coding " << static_cast<int>(coding) << ", step " << t;
+            params.push_back(run.rig.values());
+          }
+          return std::pair(params, snapshot(run));
+        };
+        const auto reference = trajectory(MaskCoding::bitmap, MaskWait::before_use, Streams::immediate, false);
+        for (const MaskCoding coding : all_codings) {
+          SCOPED_TRACE("owner " + std::to_string(static_cast<int>(owner)) + ", scope " + std::to_string(static_cast<int>(scope)) +
+                       ", coding " + std::to_string(static_cast<int>(coding)));
+          for (const MaskWait wait : {MaskWait::before_use, MaskWait::before_forward}) {
+            EXPECT_TRUE(trajectory(coding, wait, Streams::immediate, false) == reference) << "immediate";
+            EXPECT_TRUE(trajectory(coding, wait, Streams::queued, false) == reference) << "queued";
+          }
+          EXPECT_TRUE(trajectory(coding, MaskWait::before_use, Streams::queued, true) == reference) << "queued and slow";
+        }
+      }
+    }
+  });
+}
+
+// The bytes of a mask on the wire: those of the formulas for what each owner chose.
+TEST(ScapeMasks, CodedMasksTakeTheBytesOfTheirFormulas) {
+  ParameterLayout layout;
+  layout.add("w", {10000}, TensorRole::matrix);
+  layout.add("b", {100}, TensorRole::vector);
+  const auto gathered = [&](MaskCoding coding) {
+    Scape::Options set = options_with(0.01, 1, 1);
+    set.mask_owner = MaskOwner::tensors;  // all of it belongs to rank 0
+    set.mask_coding = coding;
+    Rig rig(layout, MPI_COMM_WORLD);
+    Scape method(set, exact_common(), rig.method_context(total_steps));
+    rig.step(method, 1, learning_rate, [&](std::int64_t j) { return normal_at(3, 1, rig.comm->rank(), j); });
+    return rig.comm->traffic()[Collective::all_gather].payload_bytes;
+  };
+  EXPECT_EQ(gathered(MaskCoding::bitmap), 1250);
+  EXPECT_EQ(gathered(MaskCoding::index32), 400);
+  EXPECT_EQ(gathered(MaskCoding::index16), 204);
+  EXPECT_EQ(gathered(MaskCoding::elias_fano), 75 + 32);  // 6 low bits each; 100 + ⌊9999/64⌋ high ones
+  EXPECT_EQ(gathered(MaskCoding::automatic), 107);
+}
+
+// A refused step, and a save between making and using a mask, with everything that is not the default.
+TEST(ScapeMasks, RefuseAndContinueWithEveryChoice) {
+  for_each_choice([&](Scape::Options set) {
+    set.mask_coding = MaskCoding::automatic;
+    ScapeRun whole(200, set, exact_common(), Streams::queued);
+    ScapeRun resumed(200, set, exact_common(), Streams::queued);
+    for (std::int64_t t = 1; t <= 6; ++t) {
+      const Snapshot before = snapshot(resumed);
+      const StepResult refused =
+          resumed.step([&](std::int64_t j) { return j == 37 && resumed.rank() == t % resumed.ranks() ? infinity : 1.0F; });
+      EXPECT_FALSE(refused.applied);
+      EXPECT_TRUE(snapshot(resumed) == before) << t;
+      ScapeRun fresh(200, set, exact_common(), Streams::queued);
+      restore(fresh, before, t);
+      resumed.next_step = t;
+      for (ScapeRun* run : {&whole, &resumed, &fresh}) EXPECT_TRUE(run->random_step().applied);
+      EXPECT_TRUE(snapshot(resumed) == snapshot(whole)) << t;
+      EXPECT_TRUE(snapshot(fresh) == snapshot(whole)) << t;
+      const Snapshot now = snapshot(whole);
+      EXPECT_TRUE(same_on_all_ranks(now.params.data(), now.params.size() * sizeof(float), MPI_COMM_WORLD)) << t;
+    }
+  });
 }
 
 // ---- exact checks ----
@@ -603,7 +829,8 @@ TEST(ScapeLaws, ClipsTheMeanGradientByItsNorm) {
   }
 }
 
-// Clipped locally: a gradient of norm 5 enters c as one of norm 1 on the rank that has it, before the mean, and its norm is recorded.
+// Clipped locally: a gradient of norm 5 enters c as one of norm 1 on the rank that has it, before the mean, and its norm is
+// recorded.
 TEST(ScapeLaws, ClipsTheGradientOfARankByItsOwnNorm) {
   const CommonOptions common = exact_common();
   Scape::Options options = options_with(0.1, 1, 1);

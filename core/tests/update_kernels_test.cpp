@@ -91,6 +91,40 @@ TEST_P(UpdateSizes, AdamS) {
   EXPECT_TRUE(pt.intact() && pm.intact() && pg.intact());
 }
 
+TEST_P(UpdateSizes, AdamSDirection) {
+  const std::int64_t n = GetParam();
+  const auto m = normal_vector(n, 2, 0, 0.1F);
+  const auto c = normal_vector(n, 3);
+  const auto g = normal_vector(n, 4);
+  const AdamStep s = example_step;
+  std::vector<double> direction;
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    const double previous = static_cast<double>(s.previous_scale) * m[i];
+    const double v = s.beta2 * previous * previous + (1.0 - s.beta2) * g[i] * static_cast<double>(g[i]);
+    direction.push_back(s.m_scale * static_cast<double>(c[i]) / (std::sqrt(s.v_scale * v) + s.epsilon));
+  }
+  const Guarded<float> pg(g), pc(c), pm(m);
+  kernels.adams_direction(pg, pc, pm, s, Stream());
+  expect_near(pg.values(), direction, 2e-6, "direction");
+  EXPECT_EQ(pc.values(), c);
+  EXPECT_EQ(pm.values(), m);
+  EXPECT_TRUE(pg.intact() && pc.intact() && pm.intact());
+}
+
+// Neither 0/0 nor infinity/infinity is a number to choose by.
+TEST(UpdateKernels, AdamSDirectionIsANumber) {
+  AdamStep step = example_step;
+  step.epsilon = 0;
+  step.m_scale = 2;
+  const Guarded<float> g(std::vector{0.0F, 0.0F, 3e38F, 1.0F}), c(std::vector{0.0F, 1.0F, 3e38F, -1.0F}), m(4);
+  kernels.adams_direction(g, c, m, step, Stream());
+  const auto direction = g.values();
+  EXPECT_EQ(direction[0], 0);
+  EXPECT_EQ(direction[1], std::numeric_limits<float>::infinity());
+  EXPECT_EQ(direction[2], 0);
+  EXPECT_LT(direction[3], 0);
+}
+
 TEST_P(UpdateSizes, SumOfSquaresAddDivideScale) {
   const std::int64_t n = GetParam();
   const Stream stream;

@@ -8,17 +8,18 @@
 
 namespace scape {
 
-enum class DensityWarmup { none, geometric, linear };
+enum class DensityWarmup { none, geometric, linear, step };
 
 struct DensitySchedule {
   double density = 0.01;
   DensityWarmup density_warmup = DensityWarmup::geometric;
-  double density_warmup_fraction = 0.1;  // of the run's steps
+  double density_warmup_fraction = 0.1;   // of the run's steps
+  std::int64_t density_warmup_steps = 0;  // if above 0, in place of the fraction
 
   void declare(OptionTable& table);
 
-  /// d(t) for t = 1, 2, …; with Tw = density_warmup_fraction · total_steps and t < Tw:
-  ///   geometric d^(t/Tw)      linear 1 + (d − 1) t/Tw      none d
+  /// d(t) for t = 1, 2, …; with Tw = density_warmup_steps, or density_warmup_fraction · total_steps, and t < Tw:
+  ///   geometric d^(t/Tw)      linear 1 + (d − 1) t/Tw      step 1      none d
   [[nodiscard]] double at(std::int64_t step, std::int64_t total_steps) const;
 };
 

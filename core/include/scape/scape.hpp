@@ -34,6 +34,33 @@ void declare_bias_correction(OptionTable& table, BiasCorrection& variable);
 /// word); possibly empty.
 [[nodiscard]] Range owned_range(std::int64_t size, int rank, int ranks);
 
+/// By which of its owner's numbers a coordinate is chosen for a mask (paper: candidate).
+enum class MaskStatistic {
+  candidate,  ///< |c|
+  gradient,   ///< |g| of the step, raw
+  update,     ///< |m̂/(√v̂ + ε)| with m = c and v = β2 m_{t−1}² + (1−β2) g²
+  momentum,   ///< |m_{t−1}|
+  random,     ///< a control: uniform, from the seed and the step
+};
+/// What competes for a place on a mask of density d, k = max(1, ⌊d·n⌋) places for n coordinates (paper: tensor).
+enum class MaskScope {
+  tensor,  ///< what a rank owns of one matrix
+  shard,   ///< all matrix coordinates that a rank owns
+  global,  ///< all matrix coordinates; the lower coordinate wins ties
+};
+/// Who owns what: which rank chooses which coordinates (paper: ranges).
+enum class MaskOwner {
+  ranges,   ///< owned_range(): a tensor may have several owners
+  tensors,  ///< whole tensors, the largest first, each to the rank that has least
+};
+/// How a mask travels (paper: bitmap). Sizes and formats in src/methods/mask_coding.hpp.
+enum class MaskCoding { bitmap, index32, index16, elias_fano, automatic };
+/// Until when a mask that is on its way is left alone (paper: before_use).
+enum class MaskWait {
+  before_use,      ///< the step that uses it
+  before_forward,  ///< the end of the step that made it
+};
+
 /// What becomes of c off the mask.
 enum class ResidualPolicy {
   keep,   ///< e ← c: error feedback, nothing is lost
@@ -52,6 +79,11 @@ struct ScapeOptions {
   DensitySchedule density;
   std::int64_t mask_delay = 1;    // steps between making a mask and using it
   std::int64_t mask_refresh = 1;  // steps between new masks
+  MaskStatistic mask_statistic = MaskStatistic::candidate;
+  MaskScope mask_scope = MaskScope::tensor;
+  MaskOwner mask_owner = MaskOwner::ranges;
+  MaskCoding mask_coding = MaskCoding::bitmap;
+  MaskWait mask_wait = MaskWait::before_use;
   BiasCorrection bias_correction = BiasCorrection::scape;
   ResidualPolicy residual = ResidualPolicy::keep;
   ClipPolicy clip = ClipPolicy::recovered;
@@ -71,8 +103,7 @@ class Scape final : public Optimizer {
   [[nodiscard]] StepView inspect(const StepContext& context) const override;
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
 
-  /// Number of coordinates on a mask made for density d: k = max(1, ⌊d·n⌋) of the n coordinates of each matrix that a rank owns,
-  /// and all of every vector.
+  /// Number of coordinates on a mask made for density d: as MaskScope says of the matrices, and all of every vector.
   [[nodiscard]] std::int64_t mask_count(double density) const;
   /// The mask that the last step used. For diagnostics and tests.
   [[nodiscard]] MaskView mask() const;

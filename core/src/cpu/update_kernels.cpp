@@ -36,6 +36,21 @@ class CpuUpdateKernels final : public UpdateKernels {
     });
   }
 
+  void adams_direction(Span<float> g, Span<const float> c, Span<const float> m, const AdamStep& s,
+                       const Stream& stream) const override {
+    const std::int64_t n = g.size();
+    require(c.size() == n && m.size() == n, ErrorKind::internal, "adams_direction: spans differ in size");
+    stream.enqueue([=, pg = g.data(), pc = c.data(), pm = m.data()] {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) {
+        const float previous = s.previous_scale * pm[i];
+        const float v = s.beta2 * (previous * previous) + (1 - s.beta2) * (pg[i] * pg[i]);
+        const float direction = s.m_scale * pc[i] / (std::sqrt(s.v_scale * v) + s.epsilon);
+        pg[i] = direction == direction ? direction : 0;
+      }
+    });
+  }
+
   void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const override {
     stream.enqueue([=] { *result.data() = detail::sum_of_squares(x.size(), [&](std::int64_t i) { return x.data()[i]; }); });
   }

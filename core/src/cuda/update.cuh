@@ -61,6 +61,28 @@ struct AdamS {
   }
 };
 
+// 16 bytes per element.
+struct AdamSDirection {
+  float* g;
+  const float* c;
+  const float* m;
+  std::int64_t n;
+  AdamStep step;
+
+  struct Shared {};
+  template <class Thread>
+  __device__ void operator()(const Thread& t, Shared&) const {
+    const AdamStep& s = step;
+    const auto formula = [&](float& g_j, float c_j, float m_j) {
+      const float previous = s.previous_scale * m_j;
+      const float v = s.beta2 * (previous * previous) + (1 - s.beta2) * (g_j * g_j);
+      const float direction = s.m_scale * c_j / (std::sqrt(s.v_scale * v) + s.epsilon);
+      g_j = direction == direction ? direction : 0;
+    };
+    elementwise(t, n, misalignment(g), formula, g, c, m);
+  }
+};
+
 // 4 bytes per element.
 struct SumOfSquares {
   const float* x;
@@ -145,6 +167,12 @@ class DeviceUpdateKernels final : public UpdateKernels {
     const std::int64_t n = theta.size();
     require(m.size() == n && g.size() == n, ErrorKind::internal, "adams: spans differ in size");
     Launcher::launch(AdamS{theta.data(), m.data(), g.data(), n, step}, element_blocks(n), stream);
+  }
+  void adams_direction(Span<float> g, Span<const float> c, Span<const float> m, const AdamStep& step,
+                       const Stream& stream) const override {
+    const std::int64_t n = g.size();
+    require(c.size() == n && m.size() == n, ErrorKind::internal, "adams_direction: spans differ in size");
+    Launcher::launch(AdamSDirection{g.data(), c.data(), m.data(), n, step}, element_blocks(n), stream);
   }
   void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const override {
     Launcher::launch_joint(SumOfSquares{x.data(), x.size(), Launcher::scratch(stream), result.data()}, element_blocks(x.size()),

@@ -2,6 +2,8 @@
 #include "methods/mask_schedule.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <exception>
 
 #include "scape/error.hpp"
 
@@ -13,18 +15,18 @@ Range owned_range(std::int64_t size, int rank, int ranks) {
   return {boundary(rank), boundary(rank + 1)};
 }
 
-MaskSchedule::MaskSchedule(const ScapeOptions& options, const MethodContext& context)
+MaskSchedule::MaskSchedule(const ScapeOptions& options, const CommonOptions& common, const MethodContext& context)
     : options_(options),
       layout_(context.layout),
       device_(context.device),
       total_steps_(context.total_steps),
-      rank_(context.rank),
       ranks_(context.ranks),
       owned_(owned_range(context.layout.size(), context.rank, context.ranks)),
+      choice_(options, common, context),
+      gather_(options, context, choice_.parts()),
       offsets_(mask_blocks(context.layout.size()), context.device),
       book_(2 + 2 * (options.mask_delay + 2)),
       common_(1, context.device) {
-  for (int r = 0; r < ranks_; ++r) word_counts_.push_back(mask_words(owned_range(layout_.size(), r, ranks_).size()));
   for (std::int64_t slot = 0; slot < options.mask_delay + 2; ++slot) {
     slots_.push_back({Buffer<std::uint64_t>(mask_words(layout_.size()), device_), Event(device_)});
     first_use(static_cast<std::size_t>(slot)) = unused;
@@ -37,28 +39,33 @@ MaskSchedule::MaskSchedule(const ScapeOptions& options, const MethodContext& con
   made() = 1;
 }
 
-std::int64_t MaskSchedule::count_for(double density, int owner) const {
-  const Range owned = owned_range(layout_.size(), owner, ranks_);
-  std::int64_t total = 0;
-  for (const ParameterTensor& tensor : layout_.tensors()) {
-    const std::int64_t n = intersect(tensor.range, owned).size();
-    total += tensor.role == TensorRole::matrix ? kept_count(density, n) : n;
+MaskSchedule::~MaskSchedule() {
+  for (const Slot& slot : slots_) {
+    try {
+      slot.gathered.synchronize();
+    } catch (const std::exception&) {  // whoever waits for the stream learns of it
+    }
   }
-  return total;
 }
 
-std::int64_t MaskSchedule::count_for(double density) const {
-  std::int64_t total = 0;
-  for (int r = 0; r < ranks_; ++r) total += count_for(density, r);
-  return total;
-}
-
-std::vector<std::int64_t> MaskSchedule::counts_by_owner() {
+std::vector<std::int64_t> MaskSchedule::counts_by_owner(const Stream& stream) {
   const std::int64_t first = first_use(in_use_);  // 0: the mask with everything on it
-  std::vector<std::int64_t> counts;
+  const bool counted = options_.mask_scope == MaskScope::global || options_.mask_owner == MaskOwner::tensors;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks_));
+  if (first != 0 && !counted) counts = choice_.counts(options_.density.at(first, total_steps_));
+  if (counted) stream.synchronize();
   for (int r = 0; r < ranks_; ++r) {
-    counts.push_back(first == 0 ? owned_range(layout_.size(), r, ranks_).size()
-                                : count_for(options_.density.at(first, total_steps_), r));
+    const Range owned = owned_range(layout_.size(), r, ranks_);
+    std::int64_t& count = counts[static_cast<std::size_t>(r)];
+    if (first == 0) {
+      count = owned.size();
+    } else if (counted) {
+      for (const std::uint64_t word :
+           slots_[in_use_].words.span().subspan(owned.begin / MaskView::word_bits, mask_words(owned.size())).host())
+        count += std::popcount(word);
+    } else {
+      for (const Range vector : choice_.parts().vectors) count += intersect(vector, owned).size();
+    }
   }
   return counts;
 }
@@ -86,32 +93,19 @@ void MaskSchedule::clear(std::size_t slot, const Stream& stream) {
   count(slot) = 0;
 }
 
-void MaskSchedule::make(const StepContext& context, Span<const float> score) {
+void MaskSchedule::observe(const StepContext& context, Range range) {
+  if (due()) choice_.observe(context, range);
+}
+
+void MaskSchedule::make(const StepContext& context, Span<const float> candidate, Span<const float> m) {
   made_now_ = static_cast<std::size_t>(made() % static_cast<std::int64_t>(slots_.size()));
   Slot& slot = slots_[made_now_];
-  const Span<std::uint64_t> words = slot.words;
   const double density = options_.density.at(step() + options_.mask_delay, total_steps_);
   first_use(made_now_) = step() + options_.mask_delay;
   count(made_now_) = count_for(density);
-  {
-    const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
-    const SparseKernels& kernels = sparse_kernels(device_);
-    for (const ParameterTensor& tensor : layout_.tensors()) {
-      const Range piece = intersect(tensor.range, owned_);
-      if (tensor.role == TensorRole::vector) {
-        kernels.set_range(words, piece, context.stream);
-      } else if (!piece.empty()) {
-        kernels.top_k(score.subspan(piece.begin, piece.size()), kept_count(density, piece.size()), words, piece.begin,
-                      context.stream);
-      }
-    }
-  }
+  choice_.choose(context, step(), density, candidate, m, slot.words);
   const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, context.stream);
-  Event chosen(device_);
-  chosen.record(context.stream);
-  context.comm_stream.wait(chosen);
-  context.comm.all_gather_v(words.subspan(owned_.begin / MaskView::word_bits, word_counts_[static_cast<std::size_t>(rank_)]), words,
-                            word_counts_, context.comm_stream);
+  gather_.start(context, slot.words, choice_.counts(density));
   slot.gathered.record(context.comm_stream);
 }
 
@@ -130,9 +124,13 @@ double MaskSchedule::overlap(const Stream& stream) {
   return static_cast<double>(read(common_.span(), stream)) / static_cast<double>(count(in_use_));
 }
 
-void MaskSchedule::commit(const Stream& stream) {
+void MaskSchedule::commit(const StepContext& context) {
   const std::size_t previous = slot_for(step() - 1);
-  if (previous != in_use_) clear(previous, stream);
+  if (previous != in_use_) clear(previous, context.stream);
+  if (made_now_ != none && options_.mask_wait == MaskWait::before_forward) {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, context.stream);
+    context.stream.wait(slots_[made_now_].gathered);
+  }
   last_ = {slots_[in_use_].words, offsets_, layout_.size(), count(in_use_)};
   if (made_now_ != none) ++made();
   made_now_ = none;
@@ -154,7 +152,8 @@ std::int64_t MaskSchedule::expected_count(std::int64_t t) const {
 
 double MaskSchedule::expected_wire_bytes(std::int64_t t) const {
   if ((t - 1) % options_.mask_refresh != 0) return 0;
-  return wire_bytes(Collective::all_gather, static_cast<double>(mask_words(layout_.size())) * sizeof(std::uint64_t), ranks_);
+  const double density = options_.density.at(t + options_.mask_delay, total_steps_);
+  return choice_.expected_wire_bytes() + gather_.expected_wire_bytes(choice_.counts(density));
 }
 
 void MaskSchedule::append_state(std::vector<StateEntry>& entries) {

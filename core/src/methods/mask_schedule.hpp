@@ -1,14 +1,18 @@
 // The masks of SCAPE in time: made in one step from every rank's part, gathered on the communication stream, used mask_delay steps
 // later. Until the first one arrives everything is on the mask.
 //
-//   step t:   make() if t is a refresh step → gather …           use() → the newest mask whose time has come
+//   step t:   observe() the gradient, if t is a refresh step; then it may be overwritten
+//             make() if t is a refresh step → gather …           use() → the newest mask whose time has come
 //   then      commit() ends step t, or refuse() leaves everything as it was before it
 //
-// The number of coordinates on a mask follows from the density alone, so payload sizes are known before a mask is.
+// What comes on a mask is the business of mask_choice, how it travels that of mask_gather. The number of coordinates on a mask
+// follows from the density alone, so payload sizes are known before a mask is.
 #pragma once
 
 #include <vector>
 
+#include "methods/mask_choice.hpp"
+#include "methods/mask_gather.hpp"
 #include "scape/kernels.hpp"
 #include "scape/scape.hpp"
 
@@ -16,33 +20,46 @@ namespace scape {
 
 class MaskSchedule {
  public:
-  MaskSchedule(const ScapeOptions& options, const MethodContext& context);
+  MaskSchedule(const ScapeOptions& options, const CommonOptions& common, const MethodContext& context);
+  /// Waits for masks on their way.
+  ~MaskSchedule();
+  MaskSchedule(const MaskSchedule&) = delete;
+  MaskSchedule& operator=(const MaskSchedule&) = delete;
 
   /// Number of the step under way: 1 + steps committed.
   [[nodiscard]] std::int64_t step() const { return book_.host()[0] + 1; }
-  /// Coordinates whose part of the mask this rank chooses.
+  /// With mask_owner = ranges: the coordinates whose part of the mask this rank chooses.
   [[nodiscard]] Range owned() const { return owned_; }
   /// True if this step makes a mask, to be used in step() + mask_delay.
   [[nodiscard]] bool due() const { return (step() - 1) % options_.mask_refresh == 0; }
 
-  /// Chooses this rank's part of a mask by the magnitudes of score [W] (read inside owned() only) and starts to gather it.
-  void make(const StepContext& context, Span<const float> score);
+  /// Keeps what mask_statistic needs of context.grads in `range`; nothing if no mask is due. Before c takes the gradients' place.
+  void observe(const StepContext& context, Range range);
+  /// Whether make() reads m.
+  [[nodiscard]] bool reads_m() const {
+    return options_.mask_statistic == MaskStatistic::momentum || options_.mask_statistic == MaskStatistic::update;
+  }
+  /// Chooses this rank's part of a mask from candidate = c and m = m_{t−1} (each [W], or [owned().size()] with mask_owner = ranges;
+  /// read where this rank owns) and starts to gather it. All ranges have been observed.
+  void make(const StepContext& context, Span<const float> candidate, Span<const float> m);
   /// The mask of this step; the compute stream waits for it. Valid until the next step is committed.
   [[nodiscard]] MaskView use(const StepContext& context);
   /// |M_t ∩ M_{t−1}| / |M_t| of the masks of this step and the one before; NaN in the first step. After use().
   [[nodiscard]] double overlap(const Stream& stream);
 
-  void commit(const Stream& stream);
+  /// Waits for the mask made in this step if mask_wait says so.
+  void commit(const StepContext& context);
   void refuse(const Stream& stream);
 
   /// The mask that the last committed step used.
   [[nodiscard]] MaskView last() const { return last_; }
-  /// Coordinates on a mask made for density d: k = max(1, ⌊d·n⌋) of the n coordinates of each matrix that a rank owns, and all of
-  /// every vector.
-  [[nodiscard]] std::int64_t count_for(double density) const;
-  /// Coordinates on the mask of this step that each rank owns; they add up to its count. After use().
-  [[nodiscard]] std::vector<std::int64_t> counts_by_owner();
-  /// Coordinates on the mask of step t, and wire bytes of the mask made in it, by formula.
+  /// Coordinates on a mask made for density d: as mask_scope says of the matrices, and all of every vector.
+  [[nodiscard]] std::int64_t count_for(double density) const { return choice_.count(density); }
+  /// Coordinates on the mask of this step in each rank's owned_range(); they add up to its count. After use(). Waits for the stream
+  /// with mask_scope = global, where they must be counted.
+  [[nodiscard]] std::vector<std::int64_t> counts_by_owner(const Stream& stream);
+  /// Coordinates on the mask of step t, and wire bytes of the mask made in it, by formula. With mask_scope = global and a code
+  /// whose size depends on how many coordinates each owner chose (elias_fano, auto), right for the last mask made, near for others.
   [[nodiscard]] std::int64_t expected_count(std::int64_t t) const;
   [[nodiscard]] double expected_wire_bytes(std::int64_t t) const;
   /// Waits for masks on their way.
@@ -62,7 +79,6 @@ class MaskSchedule {
   [[nodiscard]] std::int64_t& first_use(std::size_t slot) { return book_.host()[2 + 2 * slot]; }
   [[nodiscard]] std::int64_t& count(std::size_t slot) { return book_.host()[3 + 2 * slot]; }
 
-  [[nodiscard]] std::int64_t count_for(double density, int owner) const;
   [[nodiscard]] std::size_t slot_for(std::int64_t t);
   [[nodiscard]] MaskView view(std::size_t slot, const Stream& stream);
   void clear(std::size_t slot, const Stream& stream);
@@ -71,10 +87,10 @@ class MaskSchedule {
   ParameterLayout layout_;
   Device device_;
   std::int64_t total_steps_;
-  int rank_;
   int ranks_;
   Range owned_;
-  std::vector<std::int64_t> word_counts_;  // mask words owned by each rank
+  MaskChoice choice_;
+  MaskGather gather_;
   std::vector<Slot> slots_;
   Buffer<std::int64_t> offsets_;  // [blocks] index of the mask in use
   Buffer<std::int64_t> book_;     // on the host

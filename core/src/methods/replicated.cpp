@@ -11,7 +11,7 @@ ReplicatedScape::ReplicatedScape(const ScapeOptions& options, const CommonOption
       common_(common),
       layout_(context.layout),
       ranks_(context.ranks),
-      masks_(options, context),
+      masks_(options, common, context),
       m_(context.layout.size(), context.device),
       e_(context.layout.size(), context.device),
       packed_(context.layout.size() + 1, context.device),
@@ -57,9 +57,10 @@ StepResult ReplicatedScape::step(const StepContext& context) {
   const double local_norm = local ? clip_local(context) : 0;
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, stream);
+    masks_.observe(context, {0, layout_.size()});
     sparse.candidate(context.grads, m_, e_, beta1, sum, stream);
   }
-  if (masks_.due() && options_.mask_delay == 0) masks_.make(context, context.grads);
+  if (masks_.due() && options_.mask_delay == 0) masks_.make(context, context.grads, m_);
   const MaskView mask = masks_.use(context);
   const Span<float> payload = packed_.span().subspan(0, mask.count + 1);
   const Span<float> packed = payload.subspan(0, mask.count);
@@ -81,33 +82,35 @@ StepResult ReplicatedScape::step(const StepContext& context) {
     context.comm.all_reduce(payload, ReduceOp::sum, context.comm_stream);
     arrived.record(context.comm_stream);
   }
-  if (masks_.due() && options_.mask_delay > 0) masks_.make(context, context.grads);
+  if (masks_.due() && options_.mask_delay > 0) masks_.make(context, context.grads, m_);
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, stream);
     stream.wait(arrived);
   }
 
-  const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
   StepResult result;
-  sparse.recover_gradient(packed, m_, mask, static_cast<float>(ranks_), -beta1, beta1, sum, stream);
-  const double norm = std::sqrt(read(sum, stream));
-  if (read(refusals, stream) > 0 || !std::isfinite(norm)) {
-    result.applied = false;
-    masks_.refuse(stream);
-    return result;
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
+    sparse.recover_gradient(packed, m_, mask, static_cast<float>(ranks_), -beta1, beta1, sum, stream);
+    const double norm = std::sqrt(read(sum, stream));
+    if (read(refusals, stream) > 0 || !std::isfinite(norm)) {
+      result.applied = false;
+      masks_.refuse(stream);
+      return result;
+    }
+    AdamStep step = adams_step(common_, options_.bias_correction, masks_.step(), context.learning_rate);
+    step.residual_scale = residual_scale(options_.residual, common_);
+    if (!local) step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
+    for (const ParameterLayout::Run& run : layout_.runs()) {
+      step.weight_decay = weight_decay_of(run.role, common_);
+      sparse.apply(run.range, context.params, m_, e_, context.grads, packed, mask, step, stream);
+    }
+    result.gradient_norm = local ? local_norm : norm;
+    result.density = static_cast<double>(mask.count) / static_cast<double>(mask.size);
+    result.residual_norm = step.residual_scale * std::sqrt(residual);
+    result.mask_overlap = masks_.overlap(stream);
   }
-  AdamStep step = adams_step(common_, options_.bias_correction, masks_.step(), context.learning_rate);
-  step.residual_scale = residual_scale(options_.residual, common_);
-  if (!local) step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
-  for (const ParameterLayout::Run& run : layout_.runs()) {
-    step.weight_decay = weight_decay_of(run.role, common_);
-    sparse.apply(run.range, context.params, m_, e_, context.grads, packed, mask, step, stream);
-  }
-  result.gradient_norm = local ? local_norm : norm;
-  result.density = static_cast<double>(mask.count) / static_cast<double>(mask.size);
-  result.residual_norm = step.residual_scale * std::sqrt(residual);
-  result.mask_overlap = masks_.overlap(stream);
-  masks_.commit(stream);
+  masks_.commit(context);
   return result;
 }
 

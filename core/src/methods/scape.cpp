@@ -10,6 +10,25 @@ void ScapeOptions::declare(OptionTable& table) {
   table.add("mask_delay", mask_delay, "steps between making a mask and using it; 0 waits for the mask at once",
             {.min = 0, .max = 64});
   table.add("mask_refresh", mask_refresh, "steps between new masks", {.min = 1});
+  table.add("mask_statistic", mask_statistic,
+            "by which of its owner's numbers a coordinate is chosen for a mask; random is a control",
+            {{"candidate", MaskStatistic::candidate},
+             {"gradient", MaskStatistic::gradient},
+             {"update", MaskStatistic::update},
+             {"momentum", MaskStatistic::momentum},
+             {"random", MaskStatistic::random}});
+  table.add("mask_scope", mask_scope, "what competes for a mask: one rank's part of a tensor, all that a rank owns, or everything",
+            {{"tensor", MaskScope::tensor}, {"shard", MaskScope::shard}, {"global", MaskScope::global}});
+  table.add("mask_owner", mask_owner, "what a rank chooses masks for: an equal range of the parameters, or whole tensors",
+            {{"ranges", MaskOwner::ranges}, {"tensors", MaskOwner::tensors}});
+  table.add("mask_coding", mask_coding, "how masks are sent; auto: the smallest",
+            {{"bitmap", MaskCoding::bitmap},
+             {"index32", MaskCoding::index32},
+             {"index16", MaskCoding::index16},
+             {"elias_fano", MaskCoding::elias_fano},
+             {"auto", MaskCoding::automatic}});
+  table.add("mask_wait", mask_wait, "when the gather of a mask is waited for: in the step that uses it, or in the one that made it",
+            {{"before_use", MaskWait::before_use}, {"before_forward", MaskWait::before_forward}});
   declare_bias_correction(table, bias_correction);
   table.add("residual", residual, "what is not sent: kept for later steps, kept but multiplied by beta1 in each step, or dropped",
             {{"keep", ResidualPolicy::keep}, {"decay", ResidualPolicy::decay}, {"none", ResidualPolicy::none}});

@@ -8,7 +8,9 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace scape::testing {
@@ -24,12 +26,16 @@ class ScapeOracle {
   struct Settings {
     std::vector<Tensor> tensors;                  // cover [0, W)
     std::vector<std::size_t> owners;              // [N + 1] rank r chooses the masks of [owners[r], owners[r + 1])
+    std::vector<std::size_t> tensor_owners;       // unless empty: rank tensor_owners[i] chooses those of tensor i instead
     std::function<double(std::int64_t)> density;  // d of the mask whose first use is step t
     std::int64_t mask_delay = 1, mask_refresh = 1;
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1, clip_norm = 1;
     enum { scape, official, none } bias_correction = scape;
-    double residual_scale = 1;  // part of c that stays off the mask
-    bool clip_local = false;    // clip each rank's g instead of the recovered gradient
+    enum { candidate, raw_gradient, update, momentum, random } statistic = candidate;
+    enum { tensor, shard, global } scope = tensor;
+    std::function<double(std::int64_t, std::size_t)> random_number;  // of step t and a coordinate
+    double residual_scale = 1;                                       // part of c that stays off the mask
+    bool clip_local = false;                                         // clip each rank's g instead of the recovered gradient
   };
 
   ScapeOracle(Settings settings, Vector parameters)
@@ -57,7 +63,7 @@ class ScapeOracle {
       for (std::size_t j = 0; j < size; ++j) c[r][j] = s.beta1 * m[j] + (1 - s.beta1) * clip * g[r][j] + e[r][j];
     }
     // 4. every mask_refresh steps a new mask, used mask_delay steps later; the newest whose time has come is in use
-    if ((t - 1) % s.mask_refresh == 0) pending.push_back({t + s.mask_delay, choose(c)});
+    if ((t - 1) % s.mask_refresh == 0) pending.push_back({t + s.mask_delay, choose(c, g)});
     while (!pending.empty() && pending.front().first_use <= t) {
       mask = std::move(pending.front().mask);
       pending.pop_front();
@@ -114,27 +120,56 @@ class ScapeOracle {
   };
   std::deque<Pending> pending;
 
-  // Each owner's k = max(1, ⌊d·n⌋) largest |c| of the n coordinates that it owns of each matrix, from its own c.
-  std::vector<bool> choose(const std::vector<Vector>& c) {
-    margin = std::numeric_limits<double>::infinity();
+  // The number by which rank r chooses coordinate j.
+  double score(const Vector& c, const Vector& g, std::size_t j) const {
+    const double c1 = s.bias_correction == Settings::none ? 1 : 1 - std::pow(s.beta1, static_cast<double>(t));
+    const double c2 = s.bias_correction == Settings::scape ? 1 - std::pow(s.beta2, static_cast<double>(t)) : 1;
+    const double previous = s.bias_correction == Settings::official ? m[j] / c1 : m[j];
+    const double v = s.beta2 * previous * previous + (1 - s.beta2) * g[j] * g[j];
+    switch (s.statistic) {
+      case Settings::candidate:
+        return std::abs(c[j]);
+      case Settings::raw_gradient:
+        return std::abs(g[j]);
+      case Settings::update:
+        return std::abs(c[j] / c1) / (std::sqrt(v / c2) + s.epsilon);
+      case Settings::momentum:
+        return std::abs(m[j]);
+      default:
+        return s.random_number(t, j);
+    }
+  }
+
+  // The coordinates of matrices in the groups within which they compete: those of one owner and tensor, of one owner, or all. Of
+  // each group of n the k = max(1, ⌊d·n⌋) with the largest score are chosen, where the owner's own numbers make the score.
+  std::vector<bool> choose(const std::vector<Vector>& c, const std::vector<Vector>& g) {
     std::vector<bool> chosen(theta.size());
-    for (std::size_t r = 0; r < ranks; ++r) {
-      for (const Tensor& tensor : s.tensors) {
-        const std::size_t begin = std::max(tensor.begin, s.owners[r]);
-        const std::size_t end = std::min(tensor.end, s.owners[r + 1]);
-        if (begin >= end) continue;
-        const auto n = static_cast<double>(end - begin);
-        const auto k =
-            tensor.matrix ? static_cast<std::size_t>(std::max(1.0, std::floor(s.density(t + s.mask_delay) * n))) : end - begin;
-        std::vector<std::size_t> order(end - begin);
-        std::iota(order.begin(), order.end(), begin);
-        std::stable_sort(order.begin(), order.end(),
-                         [&](std::size_t a, std::size_t b) { return std::abs(c[r][a]) > std::abs(c[r][b]); });
-        for (std::size_t i = 0; i < k; ++i) chosen[order[i]] = true;
-        if (k == order.size()) continue;
-        const double last = std::abs(c[r][order[k - 1]]);
-        margin = std::min(margin, (last - std::abs(c[r][order[k]])) / last);
+    std::map<std::pair<std::size_t, std::size_t>, std::vector<std::size_t>> groups;
+    Vector scores(theta.size());
+    for (std::size_t i = 0; i < s.tensors.size(); ++i) {
+      for (std::size_t j = s.tensors[i].begin; j < s.tensors[i].end; ++j) {
+        std::size_t owner = 0;
+        while (j >= s.owners[owner + 1]) ++owner;
+        if (!s.tensor_owners.empty()) owner = s.tensor_owners[i];
+        scores[j] = score(c[owner], g[owner], j);
+        if (s.tensors[i].matrix) {
+          groups[{s.scope == Settings::global ? 0 : owner, s.scope == Settings::tensor ? i : 0}].push_back(j);
+        } else {
+          chosen[j] = true;
+        }
       }
+    }
+    margin = std::numeric_limits<double>::infinity();
+    for (auto& [key, order] : groups) {
+      const auto n = static_cast<double>(order.size());
+      const auto k = static_cast<std::size_t>(std::max(1.0, std::floor(s.density(t + s.mask_delay) * n)));
+      std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+      for (std::size_t i = 0; i < k; ++i) chosen[order[i]] = true;
+      // Random numbers are the same in a float; momentum would be no clearer with other gradients.
+      if (k == order.size() || s.statistic == Settings::random || s.statistic == Settings::momentum) continue;
+      const double last = scores[order[k - 1]];
+      const double next = scores[order[k]];
+      if (last > 0) margin = std::min(margin, (last - next) / last);  // zeros are exact
     }
     return chosen;
   }
