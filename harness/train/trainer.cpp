@@ -107,11 +107,11 @@ RunStatus Trainer::run(const std::function<bool()>& stop_requested) {
     StepRecord record;
     record.step = step;
     record.tokens = step * tokens_per_step_;
-    record.expected_wire_bytes = setup_.optimizer.expected_wire_bytes(step);
     const Traffic before = setup_.communicator.traffic();
     const Stopwatch watch;
     const double loss = train_step(step, record);
     record.seconds = watch.seconds();
+    record.expected_wire_bytes = setup_.optimizer.expected_wire_bytes(step);  // after it: some know only then
     record.phase_seconds = telemetry_.take();
     record.traffic = setup_.communicator.traffic().since(before);
     const Report report = exchange(loss, stop_requested());
