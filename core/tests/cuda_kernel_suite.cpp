@@ -227,7 +227,8 @@ TEST_P(KernelSuite, SumOfSquares) {
 }
 
 TEST_P(KernelSuite, SumsThatAreNotFiniteAreFlagged) {
-  for (const auto& [value, flag] : {std::pair{3e38F, 0.0F}, {1e-45F, 0.0F}, {infinity, 1.0F}, {-infinity, 1.0F}, {NAN, 1.0F}}) {
+  for (const auto& [value, flag] :
+       {std::pair{3e38F, 0.0F}, {1e-45F, 0.0F}, {infinity, infinity}, {-infinity, infinity}, {NAN, infinity}}) {
     Floats x = normals(4097, 1);
     x[4096] = value;
     auto sum = result<double>(tested());
@@ -235,6 +236,9 @@ TEST_P(KernelSuite, SumsThatAreNotFiniteAreFlagged) {
     tested().update.sum_of_squares(array(tested(), x), sum, tested().stream);
     tested().update.flag_not_finite(sum, flagged, tested().stream);
     EXPECT_EQ(flagged.value(), flag) << value;
+    tested().update.flag_not_finite(array(tested(), std::vector{1.0, 1e300, static_cast<double>(value), 2.0}), flagged,
+                                    tested().stream);
+    EXPECT_EQ(flagged.value(), flag) << value << " among others";
   }
 }
 
@@ -340,7 +344,9 @@ TEST_P(KernelSuite, PackUnpackAndIndices) {
         on.sparse.indices(view, places, on.stream);
         on.sparse.scatter_add(places, packed, 3, x, on.stream);
         const std::vector<std::uint32_t> indices = places.read();
-        return std::pair{std::vector{packed.read(), other.read(), x.read()}, indices};
+        auto part = array(on, normals(mask.count, 3), at[2]);
+        on.sparse.pack({n / 3, n - n / 5}, x, view, part, on.stream);
+        return std::pair{std::vector{packed.read(), other.read(), x.read(), part.read()}, indices};
       };
       const auto [expected, expected_indices] = run(oracle());
       const auto [got, indices] = run(tested());

@@ -3,7 +3,7 @@
 // not have seen it, and wait for it in the next collective.
 #include "scape/scape.hpp"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <array>
 #include <chrono>
@@ -109,11 +109,22 @@ struct ScapeRun {
   [[nodiscard]] int ranks() const { return rig.comm->size(); }
   [[nodiscard]] std::int64_t size() const { return rig.layout.size(); }
 
-  // One step; only the compute stream is waited for, so that a gather of a mask may still be under way.
+  // One step; only the compute stream is waited for, so that a gather of a mask may still be under way. As a backward pass does, it
+  // makes the gradients of ranges, the last first, and announces each; in two pieces, so that neighbours join.
   StepResult step(const std::function<float(std::int64_t)>& gradient) {
     rig.stream.synchronize();
-    Rig::fill(rig.grads, gradient);
-    const StepResult result = method.step(rig.context(next_step, learning_rate));
+    const StepContext context = rig.context(next_step, learning_rate);
+    for (auto tensor = rig.layout.tensors().rbegin(); tensor != rig.layout.tensors().rend(); ++tensor) {
+      const auto [begin, end] = tensor->range;
+      const std::int64_t middle = (begin + 2 * end) / 3;
+      for (const Range range : {Range{middle, end}, Range{begin, middle}}) {
+        rig.stream.enqueue([&, range] {
+          for (std::int64_t j = range.begin; j < range.end; ++j) rig.grads.data()[j] = gradient(j);
+        });
+        method.gradients_ready(context, range);
+      }
+    }
+    const StepResult result = method.step(context);
     rig.stream.synchronize();
     ++next_step;
     return result;
@@ -171,21 +182,26 @@ void expect_close(const std::vector<float>& actual, const ScapeOracle::Vector& e
 struct Schedule {
   std::int64_t delay;
   std::int64_t refresh;
+  bool bucketed = false;  // the payload in buckets during the backward pass
   friend std::ostream& operator<<(std::ostream& out, const Schedule& s) {
-    return out << "mask_delay " << s.delay << ", mask_refresh " << s.refresh;
+    return out << "mask_delay " << s.delay << ", mask_refresh " << s.refresh << (s.bucketed ? ", bucketed" : "");
   }
 };
 class ScapeSchedules : public ::testing::TestWithParam<Schedule> {
  protected:
   [[nodiscard]] Scape::Options options(double density = 0.1, double warmup_fraction = 0) const {
-    return options_with(density, GetParam().delay, GetParam().refresh, warmup_fraction);
+    Scape::Options made = options_with(density, GetParam().delay, GetParam().refresh, warmup_fraction);
+    if (GetParam().bucketed) made.buckets = {Overlap::bucketed, 40 * 4e-6};  // 40 coordinates
+    return made;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Of, ScapeSchedules,
                          ::testing::Values(Schedule{0, 1}, Schedule{1, 1}, Schedule{2, 1}, Schedule{5, 1}, Schedule{0, 3},
-                                           Schedule{1, 3}, Schedule{2, 3}, Schedule{5, 3}),
+                                           Schedule{1, 3}, Schedule{2, 3}, Schedule{5, 3}, Schedule{1, 1, true},
+                                           Schedule{5, 3, true}),
                          [](const auto& test) {
-                           return "delay_" + std::to_string(test.param.delay) + "_refresh_" + std::to_string(test.param.refresh);
+                           return "delay_" + std::to_string(test.param.delay) + "_refresh_" + std::to_string(test.param.refresh) +
+                                  (test.param.bucketed ? "_bucketed" : "");
                          });
 
 // ---- the oracle ----
@@ -315,6 +331,7 @@ TEST_P(ScapeSchedules, FollowTheOracleWithEveryResidualAndClip) {
   for (const ResidualPolicy residual : {ResidualPolicy::keep, ResidualPolicy::decay, ResidualPolicy::none}) {
     for (const ClipPolicy clip : {ClipPolicy::recovered, ClipPolicy::local}) {
       if (residual == ResidualPolicy::keep && clip == ClipPolicy::recovered) continue;  // above
+      if (GetParam().bucketed && clip == ClipPolicy::local) continue;                   // refused
       Scape::Options set = options(0.1, 0.3);
       set.residual = residual;
       set.clip = clip;
@@ -322,6 +339,7 @@ TEST_P(ScapeSchedules, FollowTheOracleWithEveryResidualAndClip) {
       follow_oracle(200, set, exact_common(), 30);
     }
   }
+  if (GetParam().bucketed) return;
   Scape::Options unclipped = options(0.1, 0.3);
   unclipped.clip = ClipPolicy::local;
   CommonOptions common = exact_common();
@@ -672,9 +690,10 @@ TEST_P(ScapeSchedules, CountedBytesEqualTheFormula) {
     const StepResult result = run.random_step();
     const Traffic sent = run.rig.comm->traffic().since(before);
     const bool makes_mask = (t - 1) % set.mask_refresh == 0;
-    EXPECT_EQ(sent[Collective::all_reduce].calls, 1) << t;  // one payload a step
+    const std::int64_t payloads = GetParam().bucketed ? 6 : 1;  // both vectors whole, both pieces of both matrices
+    EXPECT_EQ(sent[Collective::all_reduce].calls, payloads) << t;
     EXPECT_EQ(sent[Collective::all_gather].calls, makes_mask ? 1 : 0) << t;
-    EXPECT_EQ(sent.total().calls, makes_mask ? 2 : 1) << t;
+    EXPECT_EQ(sent.total().calls, payloads + (makes_mask ? 1 : 0)) << t;
     const double values = result.density * 1000;
     EXPECT_NEAR(static_cast<double>(sent[Collective::all_reduce].payload_bytes), 4 * values, 0.05 * 4 * values) << t;
     if (makes_mask) {
@@ -894,6 +913,105 @@ TEST(ScapeLaws, TiesAndZerosAreSettledByTheCoordinate) {
       }
     }
   }
+}
+
+// ---- overlap with the backward pass ----
+
+Scape::Options bucketed(std::int64_t delay, double coordinates) {
+  Scape::Options options = options_with(0.1, delay, 1, 0.05);
+  options.buckets = {Overlap::bucketed, coordinates * 4e-6};
+  return options;
+}
+
+// Case 3: the residual of a coordinate and the curve of 20 steps do not depend on the buckets; on one or two ranks no bit does.
+TEST(ScapeBuckets, DoNotChangeTheRun) {
+  for (const std::int64_t delay : {1, 3}) {
+    ScapeRun whole(1000, options_with(0.1, delay, 1, 0.05), exact_common());
+    std::vector<std::unique_ptr<ScapeRun>> runs;
+    for (const double size : {1e-3, 50.0, 300.0, 1e6}) {
+      for (const Streams streams : {Streams::immediate, Streams::queued}) {
+        runs.push_back(std::make_unique<ScapeRun>(1000, bucketed(delay, size), exact_common(), streams));
+      }
+    }
+    for (int i = 0; i < 20; ++i) {
+      const StepResult expected = whole.random_step();
+      const auto theta = whole.rig.values();
+      const auto residual = whole.residual();
+      for (const auto& run : runs) {
+        const StepResult result = run->random_step();
+        EXPECT_EQ(run->mask(), whole.mask());
+        EXPECT_NEAR(result.residual_norm, expected.residual_norm, 1e-6);
+        EXPECT_NEAR(result.gradient_norm, expected.gradient_norm, 1e-6);
+        expect_close(run->rig.values(), {theta.begin(), theta.end()}, 1e-5, "theta");
+        expect_close(run->residual(), {residual.begin(), residual.end()}, 1e-5, "residual");
+        if (whole.ranks() <= 2) {
+          EXPECT_TRUE(snapshot(*run) == snapshot(whole));
+        }
+      }
+    }
+  }
+}
+
+// The payload of a bucket is on its way when the next range is announced, and only the rest is left to step(): in any order of the
+// ranges, with the flag beside the first coordinate's bucket or alone.
+TEST(ScapeBuckets, LeaveDuringTheBackwardPass) {
+  for (const bool forwards : {false, true}) {
+    ScapeRun run(1000, bucketed(1, 100), exact_common());
+    for (int i = 0; i < 5; ++i) {
+      const auto gradient = run.random_gradient(run.next_step);
+      Rig::fill(run.rig.grads, gradient);
+      const StepContext context = run.rig.context(run.next_step, learning_rate);
+      const auto sent = [&, before = run.rig.comm->traffic()] {
+        const CollectiveTraffic traffic = run.rig.comm->traffic().since(before)[Collective::all_reduce];
+        return std::pair(traffic.calls, traffic.payload_bytes);
+      };
+      std::int64_t announced = 0;
+      for (std::int64_t n = 0; n < 10; ++n) {
+        const std::int64_t begin = 100 * (forwards ? n : 9 - n);
+        run.method.gradients_ready(context, {begin, begin + 100});
+        EXPECT_EQ(sent().first, std::min<std::int64_t>(++announced, 9));
+      }
+      EXPECT_TRUE(run.method.step(context).applied);
+      EXPECT_EQ(sent(), std::pair(std::int64_t{forwards ? 11 : 10}, 4 * (run.method.mask().count + 1)));
+      ++run.next_step;
+    }
+  }
+}
+
+// A gradient that is not finite shows in whatever bucket and on whatever side of the mask it is, also where c's part has long left.
+TEST(ScapeBuckets, AreRefusedAsAWhole) {
+  ScapeRun run(200, bucketed(1, 20), exact_common());
+  for (int i = 0; i < 20; ++i) run.random_step();
+  for (std::int64_t j = 0; j < 200; ++j) {
+    const Snapshot before = snapshot(run);
+    const auto gradient = run.random_gradient(run.next_step);
+    const bool bad_rank = run.rank() == static_cast<int>(j) % run.ranks();
+    const StepResult result = run.step([&](std::int64_t i) { return i == j && bad_rank ? infinity : gradient(i); });
+    EXPECT_FALSE(result.applied) << j;
+    EXPECT_TRUE(snapshot(run) == before) << j;
+    --run.next_step;
+  }
+  EXPECT_TRUE(run.random_step().applied);
+}
+
+TEST(ScapeBuckets, AreRefusedWhereTheyCannotBe) {
+  const auto refused = [](const Scape::Options& options) {
+    try {
+      const ScapeRun run(57, options, exact_common());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      return std::string(error.what());
+    }
+    return std::string("not refused");
+  };
+  EXPECT_THAT(refused(bucketed(0, 20)), ::testing::AllOf(::testing::HasSubstr("overlap"), ::testing::HasSubstr("mask_delay")));
+  Scape::Options local = bucketed(1, 20);
+  local.clip = ClipPolicy::local;
+  EXPECT_THAT(refused(local), ::testing::AllOf(::testing::HasSubstr("overlap"), ::testing::HasSubstr("clip")));
+  ScapeRun partly(57, bucketed(1, 20), exact_common());
+  const StepContext context = partly.rig.context(1, learning_rate);
+  partly.method.gradients_ready(context, {0, 20});
+  EXPECT_THROW(partly.method.step(context), Error);
 }
 
 TEST(ScapeLaws, StateHasOneEntryOfEachNameAndTheSizeOfTheParameters) {

@@ -283,6 +283,12 @@ TEST_P(MaskSizes, PackUnpackIndicesScatterAdd) {
     kernels.pack(Guarded<float>(x), mask.view(), packed, stream);
     EXPECT_EQ(packed.values(), expected);
     EXPECT_TRUE(packed.intact());
+    const Guarded<float> in_pieces(mask.count);
+    for (const Range part : {Range{n / 2, n}, Range{0, n / 3}, Range{n / 3, n / 2}}) {
+      kernels.pack(part, Guarded<float>(x), mask.view(), in_pieces, stream);
+    }
+    EXPECT_EQ(in_pieces.values(), expected);
+    EXPECT_TRUE(in_pieces.intact());
 
     const Guarded<std::uint32_t> indices(mask.count);
     kernels.indices(mask.view(), indices, stream);

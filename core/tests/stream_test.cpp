@@ -314,5 +314,32 @@ TEST(Telemetry, SumsTheScopesOfAPhaseOnceOnItsStream) {
   EXPECT_EQ(telemetry.take(), Telemetry::Seconds{});
 }
 
+TEST(Telemetry, TimeOfAnInnerScopeIsNotCountedTwice) {
+  for (const Stream& stream : {Stream(), Stream(cpu_device)}) {
+    Telemetry telemetry;
+    const auto pause = [](int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); };
+    Event begin, end;
+    begin.record(stream);
+    {
+      const Telemetry::Scope outer = telemetry.scope(Phase::forward_backward, stream);
+      stream.enqueue([&] { pause(2); });
+      for (int i = 0; i < 2; ++i) {
+        const Telemetry::Scope inner = telemetry.scope(Phase::communication, stream);
+        const Telemetry::Scope innermost = telemetry.scope(Phase::compress, stream);
+        stream.enqueue([&] { pause(20); });
+      }
+    }
+    end.record(stream);
+    const Telemetry::Seconds seconds = telemetry.take();
+    stream.synchronize();
+    const auto of = [&](Phase phase) { return seconds[static_cast<std::size_t>(phase)]; };
+    EXPECT_GE(of(Phase::forward_backward), 0.002);
+    EXPECT_GE(of(Phase::compress), 0.040);
+    EXPECT_GE(of(Phase::communication), 0);
+    const double sum = of(Phase::forward_backward) + of(Phase::compress) + of(Phase::communication);
+    EXPECT_LE(sum, seconds_between(begin, end));  // would be twice as long
+  }
+}
+
 }  // namespace
 }  // namespace scape

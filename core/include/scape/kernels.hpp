@@ -41,8 +41,8 @@ class UpdateKernels {
                                const Stream& stream) const = 0;
   /// result [1] ← Σ x², in double. Not finite exactly when an element is not: squares of floats cannot overflow a double.
   virtual void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const = 0;
-  /// flag [1] ← 0 if `value` [1] is finite, 1 otherwise.
-  virtual void flag_not_finite(Span<const double> value, Span<float> flag, const Stream& stream) const = 0;
+  /// flag [1] ← 0 if all values [n] are finite, ∞ otherwise: a sum of flags is 0 exactly if all are.
+  virtual void flag_not_finite(Span<const double> values, Span<float> flag, const Stream& stream) const = 0;
   /// x ← factor · x.
   virtual void scale(Span<float> x, float factor, const Stream& stream) const = 0;
   /// x ← x / divisor.
@@ -86,8 +86,11 @@ class SparseKernels {
   virtual void count_common(Span<const std::uint64_t> a, Span<const std::uint64_t> b, Span<std::int64_t> result,
                             const Stream& stream) const = 0;
 
-  /// packed [mask.count] ← x [mask.size] on the mask, in order of the coordinates.
-  virtual void pack(Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const = 0;
+  /// packed [mask.count] ← x [mask.size] on the mask, in order of the coordinates; of these only what lies in `range`.
+  virtual void pack(Range range, Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const = 0;
+  void pack(Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const {
+    pack({0, mask.size}, x, mask, packed, stream);
+  }
   /// x [mask.size] on the mask ← packed; off the mask x stays.
   virtual void unpack(Span<const float> packed, const MaskView& mask, Span<float> x, const Stream& stream) const = 0;
   /// indices [mask.count] ← the coordinates of the mask, ascending. mask.size ≤ 2^32.

@@ -7,12 +7,14 @@
 //   AdamS step with m and ĝ on M; off M only weight decay
 //   the mask for step t + mask_delay is the top-k of |c| at step t, each coordinate chosen by the rank that owns it
 //
-// The payload is one all-reduce a step. The new mask is gathered on the communication stream while later steps compute.
+// The payload is one all-reduce a step, or one for each bucket of gradients while the backward pass still runs. The new mask is
+// gathered on the communication stream while later steps compute.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "scape/buckets.hpp"
 #include "scape/density.hpp"
 #include "scape/kernels.hpp"
 #include "scape/optimizer.hpp"
@@ -63,10 +65,10 @@ enum class MaskWait {
 
 /// What becomes of c off the mask.
 enum class ResidualPolicy {
-  keep,   ///< e ← c: error feedback, nothing is lost
+  keep,  ///< e ← c: error feedback, nothing is lost
   decay,  ///< e ← β1 c. m is 0 there, so e_t = β1 (e_{t−1} + (1−β1) g): β1 times the first moment of the rank's own gradient since
           ///< the coordinate was last sent, and β1 times c when it leaves the mask
-  none,   ///< e ← 0: what is not sent is lost
+  none,  ///< e ← 0: what is not sent is lost
 };
 
 /// Which gradient clip_norm limits.
@@ -87,6 +89,7 @@ struct ScapeOptions {
   BiasCorrection bias_correction = BiasCorrection::scape;
   ResidualPolicy residual = ResidualPolicy::keep;
   ClipPolicy clip = ClipPolicy::recovered;
+  BucketOptions buckets;
 
   void declare(OptionTable& table);
 };
@@ -98,6 +101,7 @@ class Scape final : public Optimizer {
   Scape(const Options& options, const CommonOptions& common, const MethodContext& context);
   ~Scape() override;
 
+  void gradients_ready(const StepContext& context, Range range) override;
   StepResult step(const StepContext& context) override;
   [[nodiscard]] std::vector<StateEntry> state() override;
   [[nodiscard]] StepView inspect(const StepContext& context) const override;

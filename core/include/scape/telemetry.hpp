@@ -1,8 +1,10 @@
-// Where the time of a step goes, as the compute stream sees it. Phases do not overlap each other; what no phase covers is
-// "other". Time on the communication stream that the compute stream does not wait for is hidden and appears in none.
+// Where the time of a step goes, as the compute stream sees it. Phases do not overlap each other: the time of a scope inside
+// another one is the inner one's (communication that begins inside the backward pass). What no phase covers is "other". Time on the
+// communication stream that the compute stream does not wait for is hidden and appears in none.
 #pragma once
 
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,17 +42,21 @@ class Telemetry {
     Stream stream_;
     Event begin_;
   };
+  /// Scopes nest: they are closed in the reverse order of their making.
+
   [[nodiscard]] Scope scope(Phase phase, const Stream& stream) { return {*this, phase, stream}; }
 
   /// Sums of all scopes since the last call; waits until the last of them has ended.
-  [[nodiscard]] Seconds take();
+  [[nodiscard]] Seconds take();  // while no scope is open
 
  private:
   struct Interval {
     Phase phase;
+    std::optional<Phase> outer;  // of the scope around it
     Event begin, end;
   };
   std::vector<Interval> intervals_;
+  std::vector<Phase> open_;
 };
 
 }  // namespace scape

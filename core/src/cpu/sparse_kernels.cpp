@@ -168,17 +168,21 @@ class CpuSparseKernels final : public SparseKernels {
     });
   }
 
-  void pack(Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const override {
+  using SparseKernels::pack;
+  void pack(Range range, Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const override {
     check(mask, x.size(), packed.size());
-    stream.enqueue([=, words = mask.words.data()] {
-      float* out = packed.data();
-      for (std::int64_t w = 0; w < mask_words(x.size()); ++w) {
+    require(range.begin >= 0 && range.end <= x.size(), ErrorKind::internal, "pack: range outside the vector");
+    if (range.empty()) return;
+    stream.enqueue([=, words = mask.words.data(), offsets = mask.offsets.data()] {
+      float* out = packed.data() + bits_before(words, offsets, range.begin);
+      for (std::int64_t w = range.begin / word_bits; w * word_bits < range.end; ++w) {
         const float* in = x.data() + w * word_bits;
-        if (words[w] == all_bits) {
+        const std::uint64_t word = words[w] & bits_within(w * word_bits, range.begin, range.end);
+        if (word == all_bits) {
           std::memcpy(out, in, word_bits * sizeof(float));
           out += word_bits;
         } else {
-          for_each_bit(words[w], 0, [&](std::int64_t j) { *out++ = in[j]; });
+          for_each_bit(word, 0, [&](std::int64_t j) { *out++ = in[j]; });
         }
       }
     });

@@ -1,5 +1,7 @@
 // CPU update rules and sums.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "cpu/kernels.hpp"
 #include "scape/error.hpp"
@@ -55,8 +57,11 @@ class CpuUpdateKernels final : public UpdateKernels {
     stream.enqueue([=] { *result.data() = detail::sum_of_squares(x.size(), [&](std::int64_t i) { return x.data()[i]; }); });
   }
 
-  void flag_not_finite(Span<const double> value, Span<float> flag, const Stream& stream) const override {
-    stream.enqueue([=] { *flag.data() = std::isfinite(*value.data()) ? 0.0F : 1.0F; });
+  void flag_not_finite(Span<const double> values, Span<float> flag, const Stream& stream) const override {
+    stream.enqueue([=] {
+      const bool finite = std::all_of(values.data(), values.data() + values.size(), [](double x) { return std::isfinite(x); });
+      *flag.data() = finite ? 0 : std::numeric_limits<float>::infinity();
+    });
   }
 
   void scale(Span<float> x, float factor, const Stream& stream) const override {

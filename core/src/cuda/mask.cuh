@@ -30,16 +30,30 @@ __device__ std::int64_t bits_before(const Thread& t, const Mask& mask, std::int6
   return count;
 }
 
-/// visit(coordinate, place) for every set bit, place being its rank among the set bits.
+/// The bits of a word, which starts at coordinate `start`, that stand for coordinates of `range`. The two overlap.
+__device__ inline std::uint64_t bits_within(std::int64_t start, const Range& range) {
+  std::uint64_t bits = all_bits;
+  if (range.begin > start) bits &= all_bits << (range.begin - start);
+  if (range.end < start + MaskView::word_bits) bits &= all_bits >> (start + MaskView::word_bits - range.end);
+  return bits;
+}
+
+/// visit(coordinate, place) for every set bit of `range`, place being its rank among all set bits.
+template <class Thread, class Visit>
+__device__ void for_each_set(const Thread& t, const Range& range, const Mask& mask, const Visit& visit) {
+  for (std::int64_t w = range.begin / MaskView::word_bits + global_index(t); w * MaskView::word_bits < range.end;
+       w += global_threads(t)) {
+    const std::int64_t start = w * MaskView::word_bits;
+    const std::uint64_t inside = bits_within(start, range);
+    std::uint64_t word = mask.words[w] & inside;
+    if (word == 0) continue;
+    std::int64_t place = bits_before(t, mask, w) + t.popcount(mask.words[w] & ~inside & (inside - 1));
+    for (; word != 0; word &= word - 1) visit(start + t.lowest_bit(word), place++);
+  }
+}
 template <class Thread, class Visit>
 __device__ void for_each_set(const Thread& t, const Mask& mask, const Visit& visit) {
-  for (std::int64_t w = global_index(t); w < mask.size; w += global_threads(t)) {
-    std::uint64_t word = mask.words[w];
-    if (word == 0) continue;
-    for (std::int64_t place = bits_before(t, mask, w); word != 0; word &= word - 1) {
-      visit(w * MaskView::word_bits + t.lowest_bit(word), place++);
-    }
-  }
+  for_each_set(t, Range{0, mask.size * MaskView::word_bits}, mask, visit);
 }
 
 // 16 bytes per word.
@@ -52,11 +66,7 @@ struct SetRange {
   __device__ void operator()(const Thread& t, Shared&) const {
     const std::int64_t first = range.begin / MaskView::word_bits;
     for (std::int64_t w = first + global_index(t); w * MaskView::word_bits < range.end; w += global_threads(t)) {
-      const std::int64_t start = w * MaskView::word_bits;
-      std::uint64_t bits = all_bits;
-      if (range.begin > start) bits &= all_bits << (range.begin - start);
-      if (range.end < start + MaskView::word_bits) bits &= all_bits >> (start + MaskView::word_bits - range.end);
-      words[w] |= bits;
+      words[w] |= bits_within(w * MaskView::word_bits, range);
     }
   }
 };
@@ -155,6 +165,7 @@ struct CountCommon {
 
 // The mask (8.1 bytes per word), and for each set bit 4 bytes packed and a memory sector of x.
 struct Pack {
+  Range range;
   const float* x;
   Mask mask;
   float* packed;
@@ -162,7 +173,7 @@ struct Pack {
   struct Shared {};
   template <class Thread>
   __device__ void operator()(const Thread& t, Shared&) const {
-    for_each_set(t, mask, [&](std::int64_t j, std::int64_t place) { packed[place] = x[j]; });
+    for_each_set(t, range, mask, [&](std::int64_t j, std::int64_t place) { packed[place] = x[j]; });
   }
 };
 

@@ -168,9 +168,13 @@ class DeviceSparseKernels final : public SparseKernels {
                            pieces(a.size(), block_threads), stream);
   }
 
-  void pack(Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const override {
+  using SparseKernels::pack;
+  void pack(Range range, Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const override {
     check(mask, x.size(), packed.size());
-    Launcher::launch(Pack{x.data(), device_mask(mask), packed.data()}, word_blocks(mask), stream);
+    require(range.begin >= 0 && range.end <= x.size(), ErrorKind::internal, "pack: range outside the vector");
+    if (range.empty()) return;
+    Launcher::launch(Pack{range, x.data(), device_mask(mask), packed.data()},
+                     pieces(mask_words(range.end) - range.begin / MaskView::word_bits, block_threads), stream);
   }
   void unpack(Span<const float> packed, const MaskView& mask, Span<float> x, const Stream& stream) const override {
     check(mask, x.size(), packed.size());

@@ -101,13 +101,17 @@ struct SumOfSquares {
 };
 
 struct FlagNotFinite {
-  const double* value;
+  const double* values;
+  std::int64_t n;  // few
   float* flag;
 
   struct Shared {};
   template <class Thread>
   __device__ void operator()(const Thread& t, Shared&) const {
-    if (t.index() == 0) *flag = *value - *value == 0 ? 0.0F : 1.0F;  // ∞ − ∞ is no number
+    if (t.index() != 0) return;
+    bool finite = true;
+    for (std::int64_t i = 0; i < n; ++i) finite = finite && values[i] - values[i] == 0;  // ∞ − ∞ is no number
+    *flag = finite ? 0 : t.from_bits(0x7f800000U);
   }
 };
 
@@ -178,8 +182,8 @@ class DeviceUpdateKernels final : public UpdateKernels {
     Launcher::launch_joint(SumOfSquares{x.data(), x.size(), Launcher::scratch(stream), result.data()}, element_blocks(x.size()),
                            stream);
   }
-  void flag_not_finite(Span<const double> value, Span<float> flag, const Stream& stream) const override {
-    Launcher::launch(FlagNotFinite{value.data(), flag.data()}, 1, stream);
+  void flag_not_finite(Span<const double> values, Span<float> flag, const Stream& stream) const override {
+    Launcher::launch(FlagNotFinite{values.data(), values.size(), flag.data()}, 1, stream);
   }
   void scale(Span<float> x, float factor, const Stream& stream) const override {
     Launcher::launch(Scale{x.data(), x.size(), factor}, element_blocks(x.size()), stream);

@@ -5,29 +5,16 @@
 
 namespace scape {
 
-void Dense::Options::declare(OptionTable& table) {
-  table.add("overlap", overlap, "when gradients leave: after the backward pass, or bucket by bucket during it",
-            {{"none", Overlap::none}, {"bucketed", Overlap::bucketed}});
-  table.add("bucket_megabytes", bucket_megabytes, "size of a bucket [MB] for overlap = bucketed", {.above = 0});
-}
-
 Dense::Dense(const Options& options, const CommonOptions&, const MethodContext& context)
-    : options_(options), size_(context.layout.size()), ranks_(context.ranks), ready_(context.device), done_(context.device) {}
+    : options_(options),
+      size_(context.layout.size()),
+      ranks_(context.ranks),
+      buckets_(options, context.layout.size()),
+      ready_(context.device),
+      done_(context.device) {}
 
 void Dense::gradients_ready(const StepContext& context, Range range) {
-  if (options_.overlap == Overlap::none) return;
-  announced_ += range.size();
-  const bool adjoins = !bucket_.empty() && (range.end == bucket_.begin || range.begin == bucket_.end);
-  if (!adjoins) {
-    send(context, bucket_);
-    bucket_ = range;
-  } else {
-    bucket_ = {std::min(bucket_.begin, range.begin), std::max(bucket_.end, range.end)};
-  }
-  if (static_cast<double>(bucket_.size()) * sizeof(float) >= options_.bucket_megabytes * 1e6) {
-    send(context, bucket_);
-    bucket_ = {};
-  }
+  if (options_.overlap == Overlap::bucketed) send(context, buckets_.add(range));
 }
 
 void Dense::send(const StepContext& context, Range range) {
@@ -39,12 +26,7 @@ void Dense::send(const StepContext& context, Range range) {
 }
 
 bool Dense::reduce(const StepContext& context) {
-  if (announced_ == 0) bucket_ = {0, size_};
-  require(announced_ == 0 || announced_ == size_, ErrorKind::internal,
-          "dense: the backward pass announced only a part of the gradients");
-  send(context, bucket_);
-  bucket_ = {};
-  announced_ = 0;
+  for (const Range bucket : buckets_.rest()) send(context, bucket);
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, context.stream);
     done_.record(context.comm_stream);

@@ -1,18 +1,14 @@
 // Dense mean of the gradients: one all-reduce of all coordinates, or one per bucket while the backward pass still runs.
 #pragma once
 
+#include "scape/buckets.hpp"
 #include "scape/optimizer.hpp"
 
 namespace scape {
 
 class Dense final : public GradientSync {
  public:
-  enum class Overlap { none, bucketed };
-  struct Options {
-    Overlap overlap = Overlap::none;
-    double bucket_megabytes = 25;
-    void declare(OptionTable& table);
-  };
+  using Options = BucketOptions;
   Dense(const Options& options, const CommonOptions& common, const MethodContext& context);
   void gradients_ready(const StepContext& context, Range range) override;
   [[nodiscard]] bool reduce(const StepContext& context) override;
@@ -25,10 +21,9 @@ class Dense final : public GradientSync {
   Options options_;
   std::int64_t size_;
   int ranks_;
-  Event ready_;                 // gradients of a bucket are final
-  Event done_;                  // the last bucket has arrived
-  Range bucket_;                // gathered so far, not yet sent
-  std::int64_t announced_ = 0;  // coordinates announced by gradients_ready in this step
+  Buckets buckets_;
+  Event ready_;  // gradients of a bucket are final
+  Event done_;   // the last bucket has arrived
 };
 
 }  // namespace scape

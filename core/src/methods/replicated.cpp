@@ -2,7 +2,12 @@
 #include "methods/replicated.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <numeric>
+
+#include "scape/error.hpp"
 
 namespace scape {
 
@@ -12,10 +17,22 @@ ReplicatedScape::ReplicatedScape(const ScapeOptions& options, const CommonOption
       layout_(context.layout),
       ranks_(context.ranks),
       masks_(options, common, context),
+      buckets_(options.buckets, context.layout.size()),
       m_(context.layout.size(), context.device),
       e_(context.layout.size(), context.device),
-      packed_(context.layout.size() + 1, context.device),
-      sums_(2, context.device) {}
+      payload_(values_begin + context.layout.size(), context.device),
+      candidate_sums_(1, context.device),
+      sent_sums_(1, context.device),
+      sum_(1, context.device),
+      index_stream_(context.device.kind == DeviceKind::cpu ? Stream() : Stream(context.device)),
+      indexed_(context.device),
+      arrived_(context.device) {
+  if (options.buckets.overlap == Overlap::none) return;
+  require(options.mask_delay > 0, ErrorKind::usage,
+          "overlap = bucketed needs mask_delay of at least 1: with 0 a step's mask is known only after its backward pass");
+  require(options.clip == ClipPolicy::recovered, ErrorKind::usage,
+          "overlap = bucketed needs clip = recovered: the norm for clip = local is known only after the backward pass");
+}
 
 namespace {
 
@@ -37,79 +54,152 @@ float residual_scale(ResidualPolicy policy, const CommonOptions& common) {
 double ReplicatedScape::clip_local(const StepContext& context) {
   const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
   const UpdateKernels& update = update_kernels(m_.device());
-  const Span<double> sum = sums_.span().subspan(0, 1);
-  update.sum_of_squares(context.grads, sum, context.stream);
-  const double norm = std::sqrt(read(sum, context.stream));
+  update.sum_of_squares(context.grads, sum_, context.stream);
+  const double norm = std::sqrt(read(sum_.span(), context.stream));
   const auto coefficient = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
   if (coefficient < 1) update.scale(context.grads, coefficient, context.stream);
   return norm;
 }
 
+void ReplicatedScape::gradients_ready(const StepContext& context, Range range) {
+  if (options_.buckets.overlap == Overlap::none) return;
+  if (buckets_.empty()) use_mask(context);
+  const Range bucket = buckets_.add(range);
+  if (bucket.empty()) return;
+  make_candidate(context, bucket);
+  send(context, bucket, false);
+}
+
+void ReplicatedScape::use_mask(const StepContext& context) {
+  mask_ = masks_.use(context);
+  indexed_.record(context.stream);
+  index_stream_.wait(indexed_);
+}
+
+// Coordinates on the mask before j. Reads a piece of the mask, on a stream of its own: the host does not wait for the compute
+// stream, which may be far behind it in the backward pass.
+std::int64_t ReplicatedScape::place_of(std::int64_t j) const {
+  if (j == 0) return 0;
+  if (j == mask_.size) return mask_.count;
+  const std::int64_t block = j / (MaskView::word_bits * MaskView::block_words);
+  const std::int64_t first = block * MaskView::block_words;
+  std::array<std::uint64_t, MaskView::block_words> words{};
+  const std::int64_t n = std::min(MaskView::block_words, mask_.words.size() - first);
+  copy(Span<std::uint64_t>(std::span(words).first(static_cast<std::size_t>(n))), mask_.words.subspan(first, n), index_stream_);
+  std::int64_t place = read(mask_.offsets.subspan(block, 1), index_stream_);
+  for (std::int64_t w = first; w <= j / MaskView::word_bits; ++w) {
+    const std::uint64_t word = words[static_cast<std::size_t>(w - first)];
+    const std::int64_t bits = std::min(j - w * MaskView::word_bits, MaskView::word_bits);
+    place += std::popcount(bits == MaskView::word_bits ? word : word & ((std::uint64_t{1} << bits) - 1));
+  }
+  return place;
+}
+
+void ReplicatedScape::make_candidate(const StepContext& context, Range range) {
+  const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
+  if (made_ == candidate_sums_.size()) {
+    for (Buffer<double>* sums : {&candidate_sums_, &sent_sums_}) {
+      Buffer<double> larger(2 * sums->size(), sums->device());
+      copy(larger.span().subspan(0, sums->size()), *sums, context.stream);
+      context.stream.synchronize();
+      *sums = std::move(larger);
+    }
+  }
+  masks_.observe(context, range);
+  sparse_kernels(m_.device())
+      .candidate(context.grads.subspan(range.begin, range.size()), m_.span().subspan(range.begin, range.size()),
+                 e_.span().subspan(range.begin, range.size()), static_cast<float>(common_.beta1),
+                 candidate_sums_.span().subspan(made_++, 1), context.stream);
+}
+
+// Packs the part of the payload that lies in `range`, and starts its way; with the flag, which lies before the first value.
+void ReplicatedScape::send(const StepContext& context, Range range, bool with_flag) {
+  const std::int64_t first = place_of(range.begin);
+  const std::int64_t last = place_of(range.end);
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
+    sparse_kernels(m_.device()).pack(range, context.grads, mask_, values(), context.stream);
+    update_kernels(m_.device())
+        .sum_of_squares(values().subspan(first, last - first), sent_sums_.span().subspan(sent_++, 1), context.stream);
+  }
+  const std::int64_t begin = values_begin + first - (with_flag ? 1 : 0);
+  exchange(context, payload_.span().subspan(begin, values_begin + last - begin));
+}
+
+void ReplicatedScape::exchange(const StepContext& context, Span<float> part) {
+  if (part.empty()) return;
+  const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, context.stream);
+  Event ready(m_.device());
+  ready.record(context.stream);
+  context.comm_stream.wait(ready);
+  context.comm.all_reduce(part, ReduceOp::sum, context.comm_stream);
+}
+
+// What the backward pass has not sent, at most: everything, and the flag.
+void ReplicatedScape::send_rest(const StepContext& context) {
+  if (buckets_.empty() && options_.mask_delay > 0) use_mask(context);
+  const std::vector<Range> rest = buckets_.rest();
+  for (const Range range : rest) make_candidate(context, range);
+  if (options_.mask_delay == 0) {
+    if (masks_.due()) masks_.make(context, context.grads, m_);
+    use_mask(context);
+  }
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
+    update_kernels(m_.device()).flag_not_finite(candidate_sums_.span().subspan(0, made_), flag(), context.stream);
+  }
+  const bool has_first = std::any_of(rest.begin(), rest.end(), [](const Range& range) { return range.begin == 0; });
+  if (!has_first) exchange(context, flag());
+  for (const Range range : rest) send(context, range, range.begin == 0);
+  arrived_.record(context.comm_stream);
+}
+
+// Σ over the buckets of Σ c² − Σ c² on the mask.
+double ReplicatedScape::squares_off_mask(const Stream& stream) {
+  const auto count = static_cast<std::size_t>(made_);
+  std::vector<double> all(count), sent(count);
+  copy(Span<double>(std::span(all)), candidate_sums_.span().subspan(0, made_), stream);
+  copy(Span<double>(std::span(sent)), sent_sums_.span().subspan(0, made_), stream);
+  stream.synchronize();
+  const auto sum = [](const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); };
+  return mask_.count == mask_.size ? 0 : std::max(0.0, sum(all) - sum(sent));
+}
+
 StepResult ReplicatedScape::step(const StepContext& context) {
-  const UpdateKernels& update = update_kernels(m_.device());
-  const SparseKernels& sparse = sparse_kernels(m_.device());
   const Stream& stream = context.stream;
   const auto beta1 = static_cast<float>(common_.beta1);
-  const Span<double> sum = sums_.span().subspan(0, 1);
-  const Span<double> sum_sent = sums_.span().subspan(1, 1);
-
   const bool local = options_.clip == ClipPolicy::local;
   const double local_norm = local ? clip_local(context) : 0;
-  {
-    const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, stream);
-    masks_.observe(context, {0, layout_.size()});
-    sparse.candidate(context.grads, m_, e_, beta1, sum, stream);
-  }
-  if (masks_.due() && options_.mask_delay == 0) masks_.make(context, context.grads, m_);
-  const MaskView mask = masks_.use(context);
-  const Span<float> payload = packed_.span().subspan(0, mask.count + 1);
-  const Span<float> packed = payload.subspan(0, mask.count);
-  const Span<float> refusals = payload.subspan(mask.count, 1);
-  double residual = 0;  // Σ c² off the mask
-  {
-    const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, stream);
-    sparse.pack(context.grads, mask, packed, stream);
-    update.flag_not_finite(sum, refusals, stream);
-    update.sum_of_squares(packed, sum_sent, stream);
-    if (mask.count < mask.size) residual = std::max(0.0, read(sum, stream) - read(sum_sent, stream));
-  }
-  Event arrived(m_.device());
-  {
-    const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, stream);
-    Event ready(m_.device());
-    ready.record(stream);
-    context.comm_stream.wait(ready);
-    context.comm.all_reduce(payload, ReduceOp::sum, context.comm_stream);
-    arrived.record(context.comm_stream);
-  }
+  send_rest(context);
   if (masks_.due() && options_.mask_delay > 0) masks_.make(context, context.grads, m_);
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, stream);
-    stream.wait(arrived);
+    stream.wait(arrived_);
   }
 
+  const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
+  const SparseKernels& sparse = sparse_kernels(m_.device());
   StepResult result;
-  {
-    const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
-    sparse.recover_gradient(packed, m_, mask, static_cast<float>(ranks_), -beta1, beta1, sum, stream);
-    const double norm = std::sqrt(read(sum, stream));
-    if (read(refusals, stream) > 0 || !std::isfinite(norm)) {
-      result.applied = false;
-      masks_.refuse(stream);
-      return result;
-    }
-    AdamStep step = adams_step(common_, options_.bias_correction, masks_.step(), context.learning_rate);
-    step.residual_scale = residual_scale(options_.residual, common_);
-    if (!local) step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
-    for (const ParameterLayout::Run& run : layout_.runs()) {
-      step.weight_decay = weight_decay_of(run.role, common_);
-      sparse.apply(run.range, context.params, m_, e_, context.grads, packed, mask, step, stream);
-    }
-    result.gradient_norm = local ? local_norm : norm;
-    result.density = static_cast<double>(mask.count) / static_cast<double>(mask.size);
-    result.residual_norm = step.residual_scale * std::sqrt(residual);
-    result.mask_overlap = masks_.overlap(stream);
+  sparse.recover_gradient(values(), m_, mask_, static_cast<float>(ranks_), -beta1, beta1, sum_, stream);
+  const double norm = std::sqrt(read(sum_.span(), stream));
+  const double residual = squares_off_mask(stream);
+  made_ = sent_ = 0;
+  if (read(flag(), stream) != 0 || !std::isfinite(norm)) {
+    result.applied = false;
+    masks_.refuse(stream);
+    return result;
   }
+  AdamStep step = adams_step(common_, options_.bias_correction, masks_.step(), context.learning_rate);
+  step.residual_scale = residual_scale(options_.residual, common_);
+  if (!local) step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
+  for (const ParameterLayout::Run& run : layout_.runs()) {
+    step.weight_decay = weight_decay_of(run.role, common_);
+    sparse.apply(run.range, context.params, m_, e_, context.grads, values(), mask_, step, stream);
+  }
+  result.gradient_norm = local ? local_norm : norm;
+  result.density = static_cast<double>(mask_.count) / static_cast<double>(mask_.size);
+  result.residual_norm = step.residual_scale * std::sqrt(residual);
+  result.mask_overlap = masks_.overlap(stream);
   masks_.commit(context);
   return result;
 }

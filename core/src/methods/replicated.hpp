@@ -3,18 +3,25 @@
 //   compute stream         c, pack │ top-k of |c| for a later step │ wait payload │ recover ĝ, AdamS, new residual
 //   communication stream           └ all-reduce of the payload ┘└ all-gather of the new mask … (next step) ┘
 //
+// With overlap = bucketed the mask, known since mask_delay ≥ 1 steps ago, lets a bucket's c be made and its part of the payload
+// leave while the backward pass goes on; step() sends the rest. Every coordinate gets the same numbers in whatever bucket it lies.
+// Only the all-reduce may add the ranks' values in another order in a message of another size: not on one or two ranks, where runs
+// with and without buckets are equal bit for bit; on more, to rounding.
+//
 // Nothing of the state changes before the payload has arrived and says that every rank's gradient was finite: c lives in the
 // gradient buffer until then, so a refused step leaves θ, m, e and the masks as they were.
 #pragma once
 
 #include "methods/form.hpp"
 #include "methods/mask_schedule.hpp"
+#include "scape/buckets.hpp"
 
 namespace scape {
 
 class ReplicatedScape final : public ScapeForm {
  public:
   ReplicatedScape(const ScapeOptions& options, const CommonOptions& common, const MethodContext& context);
+  void gradients_ready(const StepContext& context, Range range) override;
   StepResult step(const StepContext& context) override;
   [[nodiscard]] std::vector<StateEntry> state() override;
   [[nodiscard]] StepView inspect(const StepContext& context) const override {
@@ -25,16 +32,36 @@ class ReplicatedScape final : public ScapeForm {
 
  private:
   double clip_local(const StepContext& context);
+  void use_mask(const StepContext& context);
+  [[nodiscard]] std::int64_t place_of(std::int64_t j) const;
+  void make_candidate(const StepContext& context, Range range);
+  void send(const StepContext& context, Range range, bool with_flag);
+  void send_rest(const StepContext& context);
+  void exchange(const StepContext& context, Span<float> part);
+  [[nodiscard]] double squares_off_mask(const Stream& stream);
+
+  // The payload: the flag "a gradient is not finite", then the k values of c on the mask, from a cache line on.
+  static constexpr std::int64_t values_begin = 16;
+  [[nodiscard]] Span<float> flag() const { return payload_.span().subspan(values_begin - 1, 1); }
+  [[nodiscard]] Span<float> values() const { return payload_.span().subspan(values_begin, mask_.count); }
 
   ScapeOptions options_;
   CommonOptions common_;
   ParameterLayout layout_;
   int ranks_;
   MaskSchedule masks_;
-  Buffer<float> m_;       // [W] first moment, 0 off the mask
-  Buffer<float> e_;       // [W] residual of this rank
-  Buffer<float> packed_;  // [k + 1] payload and the flag "a gradient is not finite"
-  Buffer<double> sums_;   // [2]
+  Buckets buckets_;
+  Buffer<float> m_;                            // [W] first moment, 0 off the mask
+  Buffer<float> e_;                            // [W] residual of this rank
+  Buffer<float> payload_;                      // [values_begin + W]
+  Buffer<double> candidate_sums_, sent_sums_;  // Σ c², and that on the mask, of each bucket of this step
+  Buffer<double> sum_;                         // [1]
+  Stream index_stream_;                        // for reading the mask's index
+  Event indexed_;
+  Event arrived_;
+  MaskView mask_;          // of this step
+  std::int64_t made_ = 0;  // buckets of this step whose c is made
+  std::int64_t sent_ = 0;  // and whose values are on their way
 };
 
 }  // namespace scape

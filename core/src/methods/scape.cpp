@@ -34,12 +34,17 @@ void ScapeOptions::declare(OptionTable& table) {
             {{"keep", ResidualPolicy::keep}, {"decay", ResidualPolicy::decay}, {"none", ResidualPolicy::none}});
   table.add("clip", clip, "what clip_norm limits: the gradient recovered from the payload, or each rank's own gradient",
             {{"recovered", ClipPolicy::recovered}, {"local", ClipPolicy::local}});
+  buckets.declare(table);
 }
 
 Scape::Scape(const Options& options, const CommonOptions& common, const MethodContext& context)
     : form_(std::make_unique<ReplicatedScape>(options, common, context)) {}
 
 Scape::~Scape() = default;
+
+void Scape::gradients_ready(const StepContext& context, Range range) {
+  form_->gradients_ready(context, range);
+}
 
 StepResult Scape::step(const StepContext& context) {
   return form_->step(context);
