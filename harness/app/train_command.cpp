@@ -125,6 +125,8 @@ struct Run {
     info.oversubscribed = oversubscribed;
     info.planned_steps = train.steps;
     info.tokens_per_step = train.global_batch * train.sequence_length;
+    info.diagnostics_every = train.diagnostics_every;
+    info.tensors = model->layout().tensors();
     for (const OptionTable::Option& option : config->table().options()) info.attributes.emplace_back(option.name, option.value());
     info.attributes.emplace_back("label", config->label());
     info.attributes.emplace_back("communicator_used", communicator.name());

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <functional>
 
 #include "record/recorder.hpp"
@@ -113,6 +114,25 @@ std::vector<Row<ValidationRecord>> validation_rows() {
   };
 }
 
+// What /diagnostics says about a tensor in one number. M: the mask that the step used; c: rank 0's values, of which those on M
+// were sent.
+struct TensorNumber {
+  const char* name;
+  const char* meaning;
+  double TensorDiagnostics::*member;
+};
+using Tensor = TensorDiagnostics;
+constexpr std::array tensor_numbers{
+    TensorNumber{"jaccard_previous", "coordinates on M and the previous step's mask, over those on either",
+                 &Tensor::jaccard_previous},
+    TensorNumber{"share_previous", "coordinates on M and the previous step's mask, over those on M", &Tensor::share_previous},
+    TensorNumber{"jaccard_first", "coordinates on M and the first mask of its size, over those on either", &Tensor::jaccard_first},
+    TensorNumber{"share_first", "coordinates on M and the first mask of its size, over those on M", &Tensor::share_first},
+    TensorNumber{"energy_overlap", "sum of c² on M, over the sum of as many largest c²", &Tensor::energy_overlap},
+    TensorNumber{"topk_norm", "L2 norm of c on M", &Tensor::topk_norm},
+    TensorNumber{"residual_norm", "L2 norm of rank 0's error-feedback residual after the step", &Tensor::residual_norm},
+};
+
 template <class Record>
 std::vector<Column> columns_of(const std::vector<Row<Record>>& rows) {
   std::vector<Column> columns;
@@ -129,16 +149,16 @@ std::vector<double> values_of(const std::vector<Row<Record>>& rows, const Record
 
 }  // namespace
 
-std::vector<Column> step_columns(const std::vector<Column>& diagnostics) {
+std::vector<Column> step_columns(const std::vector<Column>& extra) {
   std::vector<Column> columns = columns_of(step_rows());
-  columns.insert(columns.end(), diagnostics.begin(), diagnostics.end());
+  columns.insert(columns.end(), extra.begin(), extra.end());
   return columns;
 }
 
 std::vector<double> step_values(const StepRecord& record) {
   static const std::vector<Row<StepRecord>> rows = step_rows();
   std::vector<double> values = values_of(rows, record);
-  values.insert(values.end(), record.diagnostics.begin(), record.diagnostics.end());
+  values.insert(values.end(), record.extra.begin(), record.extra.end());
   return values;
 }
 
@@ -148,6 +168,48 @@ std::vector<Column> validation_columns() {
 
 std::vector<double> validation_values(const ValidationRecord& record) {
   return values_of(validation_rows(), record);
+}
+
+std::vector<Column> diagnostics_columns(std::int64_t tensors) {
+  std::vector<Column> columns{{"step", "1", "after this step", int64, measured}};
+  for (const TensorNumber& row : tensor_numbers) columns.push_back({row.name, "1", row.meaning, float64, measured, {tensors}});
+  columns.push_back({"gradient_histogram",
+                     "1",
+                     "coordinates by magnitude of rank 0's gradient, as the backward pass left it",
+                     int64,
+                     measured,
+                     {tensors, GradientBins::count}});
+  columns.push_back({"age_histogram",
+                     "1",
+                     "coordinates by the number of steps since they were last on a used mask; 0: they are on it",
+                     int64,
+                     measured,
+                     {tensors, AgeBins::count}});
+  return columns;
+}
+
+std::vector<double> diagnostics_values(const DiagnosticsRecord& record) {
+  std::vector<double> values{static_cast<double>(record.step)};
+  for (const TensorNumber& row : tensor_numbers) {
+    for (const TensorDiagnostics& tensor : record.tensors) values.push_back(tensor.*row.member);
+  }
+  const auto add_histograms = [&](auto member) {
+    for (const TensorDiagnostics& tensor : record.tensors)
+      values.insert(values.end(), (tensor.*member).begin(), (tensor.*member).end());
+  };
+  add_histograms(&TensorDiagnostics::gradient_histogram);
+  add_histograms(&TensorDiagnostics::age_histogram);
+  return values;
+}
+
+std::vector<double> lower_edges(const std::string& column) {
+  std::vector<double> edges;
+  const auto edges_of = [&](auto bins) {
+    for (std::int64_t bin = 0; bin < bins.count; ++bin) edges.push_back(bins.lower_edge(bin));
+  };
+  if (column == "gradient_histogram") edges_of(GradientBins());
+  if (column == "age_histogram") edges_of(AgeBins());
+  return edges;
 }
 
 std::string to_string(ColumnType type) {

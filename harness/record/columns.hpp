@@ -10,6 +10,7 @@ namespace scape {
 
 struct StepRecord;
 struct ValidationRecord;
+struct DiagnosticsRecord;
 
 /// Raised whenever a column or attribute changes its name, type or meaning.
 inline constexpr std::int64_t run_schema_version = 1;
@@ -27,16 +28,24 @@ struct Column {
   std::string meaning{};
   ColumnType type = ColumnType::float64;
   Origin origin = Origin::measured;
+  std::vector<std::int64_t> shape{};  // of one row; empty for a plain number
 };
 
-/// Columns of group /steps in order: the fixed ones, then those that a method or trainer adds to look at something.
-[[nodiscard]] std::vector<Column> step_columns(const std::vector<Column>& diagnostics = {});
-/// One value per column of step_columns(), the record's diagnostics last.
+/// Columns of group /steps in order: the fixed ones, then those that a method or trainer adds.
+[[nodiscard]] std::vector<Column> step_columns(const std::vector<Column>& extra = {});
+/// One value per column of step_columns(), the record's extra ones last.
 [[nodiscard]] std::vector<double> step_values(const StepRecord& record);
 
 /// Columns of group /validation, and one value for each.
 [[nodiscard]] std::vector<Column> validation_columns();
 [[nodiscard]] std::vector<double> validation_values(const ValidationRecord& record);
+
+/// Columns of group /diagnostics for so many tensors: the step, then one number or one histogram for each tensor. And the values of
+/// all columns in order, a row's from its first element to its last.
+[[nodiscard]] std::vector<Column> diagnostics_columns(std::int64_t tensors);
+[[nodiscard]] std::vector<double> diagnostics_values(const DiagnosticsRecord& record);
+/// Lower edges of the bins of a histogram in diagnostics_columns(); empty for other columns.
+[[nodiscard]] std::vector<double> lower_edges(const std::string& column);
 
 /// "int64", "float64"; "measured", "modelled".
 [[nodiscard]] std::string to_string(ColumnType type);

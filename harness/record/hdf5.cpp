@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <system_error>
 #include <variant>
 
@@ -13,7 +16,7 @@
 namespace scape::hdf5 {
 namespace {
 
-constexpr hsize_t chunk_elements = 256;  // 2 KiB: little waste in short runs, 400 chunks in 100,000 steps
+constexpr hsize_t chunk_elements = 256;  // or one row: 2 KiB: little waste in short runs, 400 chunks in 100,000 steps
 
 // The innermost entry of HDF5's error stack carries the reason ("... error message = 'No space left on device' ...").
 std::string hdf5_reason() {
@@ -44,6 +47,10 @@ Handle owned(hid_t id, Handle::Close close, const std::string& where, std::strin
   return {id, close};
 }
 
+hsize_t product(const std::vector<hsize_t>& extent) {
+  return std::accumulate(extent.begin(), extent.end(), hsize_t{1}, std::multiplies<>());
+}
+
 // h5py's boolean: an enumeration {FALSE, TRUE} of one byte.
 Handle bool_type() {
   Handle type(H5Tenum_create(H5T_NATIVE_INT8), H5Tclose);
@@ -58,6 +65,10 @@ Handle string_type() {
   H5Tset_size(type.id(), H5T_VARIABLE);
   H5Tset_cset(type.id(), H5T_CSET_UTF8);
   return type;
+}
+
+Handle array_space(hsize_t size, const std::string& where) {
+  return owned(H5Screate_simple(1, &size, nullptr), H5Sclose, where, "describe an array");
 }
 
 template <class Call>  // call(file type, memory type, address of the value)
@@ -83,14 +94,33 @@ auto with_type(const OptionValue& value, Call call) {
 }  // namespace
 
 void Object::set_attribute(const std::string& name, const OptionValue& value) {
-  remove_attribute(name);
   const auto what = fmt::format("write attribute '{}'", name);
   with_type(value, [&](hid_t file_type, hid_t memory_type, const void* data) {
-    const Handle space = owned(H5Screate(H5S_SCALAR), H5Sclose, where_, what);
-    const Handle attribute =
-        owned(H5Acreate2(handle_.id(), name.c_str(), file_type, space.id(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose, where_, what);
-    check(H5Awrite(attribute.id(), memory_type, data), where_, what);
+    write_attribute(name, file_type, memory_type, owned(H5Screate(H5S_SCALAR), H5Sclose, where_, what), data);
   });
+}
+
+void Object::set_attribute(const std::string& name, const std::vector<std::int64_t>& values) {
+  write_attribute(name, H5T_STD_I64LE, H5T_NATIVE_INT64, array_space(values.size(), where_), values.data());
+}
+
+void Object::set_attribute(const std::string& name, const std::vector<double>& values) {
+  write_attribute(name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, array_space(values.size(), where_), values.data());
+}
+
+void Object::set_attribute(const std::string& name, const std::vector<std::string>& values) {
+  std::vector<const char*> texts;
+  for (const std::string& value : values) texts.push_back(value.c_str());
+  const Handle type = string_type();
+  write_attribute(name, type.id(), type.id(), array_space(texts.size(), where_), texts.data());
+}
+
+void Object::write_attribute(const std::string& name, hid_t file_type, hid_t memory_type, const Handle& space, const void* data) {
+  remove_attribute(name);
+  const auto what = fmt::format("write attribute '{}'", name);
+  const Handle attribute =
+      owned(H5Acreate2(handle_.id(), name.c_str(), file_type, space.id(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose, where_, what);
+  check(H5Awrite(attribute.id(), memory_type, data), where_, what);
 }
 
 std::optional<OptionValue> Object::attribute(const std::string& name) const {
@@ -136,30 +166,48 @@ void Object::remove_attribute(const std::string& name) {
   if (exists > 0) check(H5Adelete(handle_.id(), name.c_str()), where_, what);
 }
 
-std::int64_t Dataset::size() const {
+std::vector<hsize_t> Dataset::extent() const {
   const Handle space = owned(H5Dget_space(handle_.id()), H5Sclose, where_, "read the size");
-  if (H5Sget_simple_extent_ndims(space.id()) != 1) throw Error(ErrorKind::input, where_ + ": not one-dimensional");
-  return static_cast<std::int64_t>(H5Sget_simple_extent_npoints(space.id()));
+  const int dimensions = H5Sget_simple_extent_ndims(space.id());
+  if (dimensions < 1) throw Error(ErrorKind::input, where_ + ": has no rows");
+  std::vector<hsize_t> extent(static_cast<std::size_t>(dimensions));
+  H5Sget_simple_extent_dims(space.id(), extent.data(), nullptr);
+  return extent;
 }
 
-void Dataset::resize(std::int64_t size) {
-  const auto extent = static_cast<hsize_t>(size);
-  check(H5Dset_extent(handle_.id(), &extent), where_, "resize");
+std::int64_t Dataset::size() const {
+  return static_cast<std::int64_t>(extent().front());
+}
+
+std::vector<std::int64_t> Dataset::row_shape() const {
+  const std::vector<hsize_t> all = extent();
+  return {all.begin() + 1, all.end()};
+}
+
+void Dataset::resize(std::int64_t rows) {
+  std::vector<hsize_t> wanted = extent();
+  wanted.front() = static_cast<hsize_t>(rows);
+  check(H5Dset_extent(handle_.id(), wanted.data()), where_, "resize");
 }
 
 std::vector<double> Dataset::read() const {
-  std::vector<double> values(static_cast<std::size_t>(size()));
+  std::vector<double> values(product(extent()));
   check(H5Dread(handle_.id(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), where_, "read");
   return values;
 }
 
-void Dataset::write(std::int64_t offset, std::span<const double> values) {
+void Dataset::write(std::int64_t first_row, std::span<const double> values) {
   if (values.empty()) return;
-  const auto begin = static_cast<hsize_t>(offset);
-  const hsize_t count = values.size();
+  std::vector<hsize_t> count = extent();
+  count.front() = 1;
+  count.front() = values.size() / product(count);
+  std::vector<hsize_t> begin(count.size(), 0);
+  begin.front() = static_cast<hsize_t>(first_row);
   const Handle file_space = owned(H5Dget_space(handle_.id()), H5Sclose, where_, "write");
-  check(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, &begin, nullptr, &count, nullptr), where_, "write");
-  const Handle memory_space = owned(H5Screate_simple(1, &count, nullptr), H5Sclose, where_, "write");
+  check(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, begin.data(), nullptr, count.data(), nullptr), where_, "write");
+  const hsize_t elements = product(count);
+  require(elements == values.size(), ErrorKind::internal, "run file: not a whole number of rows");
+  const Handle memory_space = owned(H5Screate_simple(1, &elements, nullptr), H5Sclose, where_, "write");
   check(H5Dwrite(handle_.id(), H5T_NATIVE_DOUBLE, memory_space.id(), file_space.id(), H5P_DEFAULT, values.data()), where_, "write");
 }
 
@@ -174,13 +222,19 @@ Group Group::group(const std::string& name) const {
   return {owned(H5Gopen2(handle_.id(), name.c_str(), H5P_DEFAULT), H5Gclose, place, "open the group"), place};
 }
 
-Dataset Group::create_dataset(const std::string& name, ElementType type) {
+Dataset Group::create_dataset(const std::string& name, ElementType type, const std::vector<std::int64_t>& row_shape) {
   const std::string place = where_ + "/" + name;
-  const hsize_t size = 0;
-  const hsize_t limit = H5S_UNLIMITED;
-  const Handle space = owned(H5Screate_simple(1, &size, &limit), H5Sclose, place, "create the dataset");
+  std::vector<hsize_t> chunk{1};
+  chunk.insert(chunk.end(), row_shape.begin(), row_shape.end());
+  std::vector<hsize_t> size = chunk;
+  std::vector<hsize_t> limit = chunk;
+  chunk.front() = std::max<hsize_t>(1, chunk_elements / product(chunk));
+  size.front() = 0;
+  limit.front() = H5S_UNLIMITED;
+  const auto dimensions = static_cast<int>(chunk.size());
+  const Handle space = owned(H5Screate_simple(dimensions, size.data(), limit.data()), H5Sclose, place, "create the dataset");
   const Handle layout = owned(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, place, "create the dataset");
-  check(H5Pset_chunk(layout.id(), 1, &chunk_elements), place, "create the dataset");
+  check(H5Pset_chunk(layout.id(), dimensions, chunk.data()), place, "create the dataset");
   const bool whole = type == ElementType::int64;
   const double fill = whole ? -1 : std::numeric_limits<double>::quiet_NaN();
   check(H5Pset_alloc_time(layout.id(), H5D_ALLOC_TIME_EARLY), place, "create the dataset");

@@ -1,4 +1,4 @@
-// A small owner's view of the HDF5 C API: files, groups, growing one-dimensional datasets and attributes. Every failure is
+// A small owner's view of the HDF5 C API: files, groups, growing datasets and attributes. Every failure is
 // one scape::Error(input) that names file and object and gives the reason found by HDF5; nothing is printed by HDF5 itself.
 // Files keep the default ("earliest") format bounds: after a kill they open plainly up to the last flush.
 #pragma once
@@ -50,37 +50,44 @@ class Object {
  public:
   /// Creates or replaces. A bool becomes h5py's boolean, text a variable-length UTF-8 string.
   void set_attribute(const std::string& name, const OptionValue& value);
+  /// A one-dimensional array.
+  void set_attribute(const std::string& name, const std::vector<std::int64_t>& values);
+  void set_attribute(const std::string& name, const std::vector<double>& values);
+  void set_attribute(const std::string& name, const std::vector<std::string>& values);
   /// Empty when there is no such attribute. Throws Error(input) for one of another kind than OptionValue holds.
   [[nodiscard]] std::optional<OptionValue> attribute(const std::string& name) const;
   void remove_attribute(const std::string& name);  // if it is there
 
  protected:
   Object(Handle handle, std::string where) : handle_(std::move(handle)), where_(std::move(where)) {}
+  void write_attribute(const std::string& name, hid_t file_type, hid_t memory_type, const Handle& space, const void* data);
   Handle handle_;
   std::string where_;  // "run.h5" or "run.h5/steps/loss"
 };
 
-/// One-dimensional, chunked, resizable, uncompressed. Disk space is allocated when it grows, so that writing touches no metadata.
-/// Elements never written read as NaN, in int64 as -1. Values cross this interface as double; int64 holds whole numbers below 2^53
-/// exactly.
+/// Rows of one shape (that of a plain number is empty): chunked, resizable in the number of rows, uncompressed. Disk space is
+/// allocated when it grows, so that writing touches no metadata. Elements never written read as NaN, in int64 as -1. Values cross
+/// this interface as double, row by row; int64 holds whole numbers below 2^53 exactly.
 class Dataset : public Object {
  public:
-  [[nodiscard]] std::int64_t size() const;
-  void resize(std::int64_t size);
+  [[nodiscard]] std::int64_t size() const;  // rows
+  [[nodiscard]] std::vector<std::int64_t> row_shape() const;
+  void resize(std::int64_t rows);
   [[nodiscard]] std::vector<double> read() const;
-  /// Elements [offset, offset + values.size()) ← values; they must be there.
-  void write(std::int64_t offset, std::span<const double> values);
+  /// The rows from `first_row` on ← values, a whole number of rows; they must be there.
+  void write(std::int64_t first_row, std::span<const double> values);
 
  private:
   friend class Group;
   using Object::Object;
+  [[nodiscard]] std::vector<hsize_t> extent() const;
 };
 
 class Group : public Object {
  public:
   [[nodiscard]] Group create_group(const std::string& name);
   [[nodiscard]] Group group(const std::string& name) const;
-  [[nodiscard]] Dataset create_dataset(const std::string& name, ElementType type);
+  [[nodiscard]] Dataset create_dataset(const std::string& name, ElementType type, const std::vector<std::int64_t>& row_shape = {});
   [[nodiscard]] Dataset dataset(const std::string& name) const;
   [[nodiscard]] bool contains(const std::string& name) const;
   /// Names of the members, in alphabetical order.

@@ -9,6 +9,9 @@
 #include <array>
 #include <cmath>
 #include <ctime>
+#include <functional>
+#include <numeric>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -79,6 +82,7 @@ void require_free_names(const RunInfo& info) {
 // What HDF5 changes in a file while it grows cannot be read when a kill hits right there. So columns grow rarely and in large
 // steps; between, a flush writes numbers to places that are there already.
 constexpr std::int64_t rows_at_a_time = 16384;
+constexpr std::int64_t bytes_at_a_time = std::int64_t{1} << 23;  // fewer rows, where rows are large
 constexpr std::int64_t bytes_for_attributes = 65536;
 
 // Rows written and not, then placeholders. Step is written after the other columns: a row is there if and only if its step is.
@@ -93,10 +97,11 @@ class Table {
     Table table(columns);
     for (const Column& column : columns) {
       const auto type = column.type == ColumnType::int64 ? hdf5::ElementType::int64 : hdf5::ElementType::float64;
-      hdf5::Dataset& dataset = table.datasets_.emplace_back(parent.create_dataset(column.name, type));
+      hdf5::Dataset& dataset = table.datasets_.emplace_back(parent.create_dataset(column.name, type, column.shape));
       dataset.set_attribute("unit", column.unit);
       dataset.set_attribute("meaning", column.meaning);
       dataset.set_attribute("origin", to_string(column.origin));
+      if (const std::vector<double> edges = lower_edges(column.name); !edges.empty()) dataset.set_attribute("lower_edges", edges);
     }
     return table;
   }
@@ -111,7 +116,11 @@ class Table {
       throw Error(ErrorKind::input, where + ": the columns differ from those of this run, so it cannot be continued here");
     }
     Table table(columns);
-    for (const Column& column : columns) table.datasets_.push_back(parent.dataset(column.name));
+    for (const Column& column : columns) {
+      if (table.datasets_.emplace_back(parent.dataset(column.name)).row_shape() == column.shape) continue;
+      throw Error(ErrorKind::input, fmt::format("{}/{}: has rows of another shape than in this run, so it cannot be continued here",
+                                                where, column.name));
+    }
     std::vector<double> steps = table.datasets_.front().read();
     steps.resize(rows_present(steps));
     table.written_ = std::lower_bound(steps.begin(), steps.end(), static_cast<double>(first_step)) - steps.begin();
@@ -120,24 +129,36 @@ class Table {
   }
 
   void add(const std::vector<double>& values) {
-    if (values.size() != columns_.size()) {
-      throw Error(ErrorKind::internal, fmt::format("run file: {} values for {} columns", values.size(), columns_.size()));
+    const auto expected = static_cast<std::size_t>(row_elements());
+    if (values.size() != expected) {
+      throw Error(ErrorKind::internal, fmt::format("run file: {} values for {} in all columns", values.size(), expected));
     }
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (columns_[i].type == ColumnType::int64 && std::trunc(values[i]) != values[i]) {  // also true for NaN
-        throw Error(ErrorKind::internal,
-                    fmt::format("run file: column '{}' holds whole numbers, not {}", columns_[i].name, values[i]));
+    auto value = values.begin();
+    for (const Column& column : columns_) {
+      const auto end = value + elements(column);
+      const auto whole = [](double x) { return std::trunc(x) == x; };  // not NaN
+      if (const auto other = std::find_if_not(value, end, whole); column.type == ColumnType::int64 && other != end) {
+        throw Error(ErrorKind::internal, fmt::format("run file: column '{}' holds whole numbers, not {}", column.name, *other));
       }
+      value = end;
     }
     last_step_ = static_cast<std::int64_t>(values.front());
-    for (std::size_t i = 0; i < values.size(); ++i) waiting_[i].push_back(values[i]);
+    value = values.begin();
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      waiting_[i].insert(waiting_[i].end(), value, value + elements(columns_[i]));
+      value += elements(columns_[i]);
+    }
   }
 
   // Room for `rows` more rows than are written.
   [[nodiscard]] bool has_room(std::int64_t rows) const { return written_ + rows <= datasets_.front().size(); }
   void make_room(hdf5::File& file, std::int64_t rows) {
-    file.reserve(bytes_for_attributes + static_cast<std::int64_t>(columns_.size()) * (16 * rows + 8192));
+    file.reserve(bytes_for_attributes + 16 * rows * row_elements() + 8192 * static_cast<std::int64_t>(columns_.size()));
     resize(written_ + rows);
+  }
+  // Most rows to make room for at once.
+  [[nodiscard]] std::int64_t stride() const {
+    return std::clamp(bytes_at_a_time / (8 * row_elements()), std::int64_t{1}, rows_at_a_time);
   }
   // Cuts off what is not written.
   void fit() { resize(written_); }
@@ -157,6 +178,13 @@ class Table {
 
  private:
   explicit Table(const std::vector<Column>& columns) : columns_(columns), waiting_(columns.size()) {}
+  static std::int64_t elements(const Column& column) {
+    return std::accumulate(column.shape.begin(), column.shape.end(), std::int64_t{1}, std::multiplies<>());
+  }
+  [[nodiscard]] std::int64_t row_elements() const {
+    return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0},
+                           [](std::int64_t sum, const Column& column) { return sum + elements(column); });
+  }
   void resize(std::int64_t rows) {
     for (hdf5::Dataset& dataset : datasets_) dataset.resize(rows);
   }
@@ -189,9 +217,10 @@ class Hdf5Recorder::Writer {
     try {
       file.reserve(4 * bytes_for_attributes);
       file.set_attribute("started", utc_now());
-      Table steps = Table::create(file.create_group("steps"), step_columns(info.diagnostics));
-      Table validation = Table::create(file.create_group("validation"), validation_columns());
-      return std::unique_ptr<Writer>(new Writer(std::move(file), std::move(steps), std::move(validation), 1, info));
+      Tables tables{Table::create(file.create_group("steps"), step_columns(info.extra)),
+                    Table::create(file.create_group("validation"), validation_columns()), std::nullopt};
+      if (info.diagnostics_every > 0) tables.diagnostics = create_diagnostics(file, info);
+      return std::unique_ptr<Writer>(new Writer(std::move(file), std::move(tables), 1, info));
     } catch (const Error&) {
       std::error_code ignored;
       if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);  // nothing half-written
@@ -203,20 +232,29 @@ class Hdf5Recorder::Writer {
     hdf5::File file(path, hdf5::Mode::modify);
     require_run_file(file, path);
     const std::int64_t attempt = attribute_or<std::int64_t>(file, "attempt", 0) + 1;
-    Table steps = Table::reopen(file.group("steps"), path.string() + "/steps", step_columns(info.diagnostics), info.first_step);
-    if (steps.last_step() < info.first_step - 1) {
-      throw Error(ErrorKind::input, fmt::format("{}: ends at step {}, so the run cannot continue in it at step {}", path.string(),
-                                                steps.last_step(), info.first_step));
+    if (file.contains("diagnostics") != (info.diagnostics_every > 0)) {
+      throw Error(ErrorKind::input,
+                  fmt::format("{}: was begun {} diagnostics, so the run cannot be continued here {} them", path.string(),
+                              info.diagnostics_every > 0 ? "without" : "with", info.diagnostics_every > 0 ? "with" : "without"));
     }
-    Table validation =
-        Table::reopen(file.group("validation"), path.string() + "/validation", validation_columns(), info.first_step);
+    const auto reopen_table = [&](const std::string& name, const std::vector<Column>& columns) {
+      return Table::reopen(file.group(name), path.string() + "/" + name, columns, info.first_step);
+    };
+    Tables tables{reopen_table("steps", step_columns(info.extra)), reopen_table("validation", validation_columns()), std::nullopt};
+    if (info.diagnostics_every > 0) {
+      tables.diagnostics = reopen_table("diagnostics", diagnostics_columns(static_cast<std::int64_t>(info.tensors.size())));
+    }
+    if (tables.steps.last_step() < info.first_step - 1) {
+      throw Error(ErrorKind::input, fmt::format("{}: ends at step {}, so the run cannot continue in it at step {}", path.string(),
+                                                tables.steps.last_step(), info.first_step));
+    }
     for (const char* name : {"complete", "ended", "message"}) file.remove_attribute(name);
-    return std::unique_ptr<Writer>(new Writer(std::move(file), std::move(steps), std::move(validation), attempt, info));
+    return std::unique_ptr<Writer>(new Writer(std::move(file), std::move(tables), attempt, info));
   }
 
   ~Writer() {
     try {
-      if (!ended_ && steps_.rows_waiting() + validation_.rows_waiting() > 0) flush();
+      if (!ended_ && std::any_of(all_.begin(), all_.end(), [](const Table* table) { return table->rows_waiting() > 0; })) flush();
     } catch (const Error&) {  // already reported by the call that failed, or nobody is left to tell
     }
   }
@@ -224,31 +262,33 @@ class Hdf5Recorder::Writer {
   Writer& operator=(const Writer&) = delete;
 
   void step(StepRecord record) {
-    if (record.step <= steps_.last_step()) {
-      throw Error(ErrorKind::internal, fmt::format("run file: step {} recorded after step {}", record.step, steps_.last_step()));
-    }
+    require_rising(record.step, tables_.steps);
     record.attempt = attempt_;
-    steps_.add(step_values(record));
+    tables_.steps.add(step_values(record));
     unflushed_seconds_ += record.seconds;
-    if (steps_.rows_waiting() >= steps_between_flushes || unflushed_seconds_ >= seconds_between_flushes) flush();
+    if (tables_.steps.rows_waiting() >= steps_between_flushes || unflushed_seconds_ >= seconds_between_flushes) flush();
   }
 
   void evaluate(const ValidationRecord& record) {
-    validation_.add(validation_values(record));
+    tables_.validation.add(validation_values(record));
     flush();
   }
 
+  void diagnose(const DiagnosticsRecord& record) {
+    require(tables_.diagnostics.has_value(), ErrorKind::internal, "run file: diagnostics that were not announced");
+    require_rising(record.step, *tables_.diagnostics);
+    tables_.diagnostics->add(diagnostics_values(record));
+  }
+
   void flush() {
-    for (Table* table : {&steps_, &validation_}) {
+    for (Table* table : all_) {
       if (table->has_room(table->rows_waiting())) continue;
-      table->make_room(file_, table->rows_waiting() + 1024);
+      table->make_room(file_, table->rows_waiting() + std::min<std::int64_t>(1024, table->stride()));
       file_.flush();
     }
-    steps_.write_values();
-    validation_.write_values();
+    for (Table* table : all_) table->write_values();
     file_.flush();
-    steps_.write_steps();
-    validation_.write_steps();
+    for (Table* table : all_) table->write_steps();
     file_.flush();
     unflushed_seconds_ = 0;
   }
@@ -257,15 +297,13 @@ class Hdf5Recorder::Writer {
   void end(const RunOutcome& outcome) {
     flush();
     file_.reserve(bytes_for_attributes);
-    steps_.fit();
-    validation_.fit();
+    for (Table* table : all_) table->fit();
     file_.set_attribute("ended", utc_now());
     file_.set_attribute("message", outcome.message);
     file_.set_attribute("status", to_string(outcome.status));
     file_.flush();
     if (outcome.status == RunStatus::complete) file_.set_attribute("complete", true);
-    steps_.close();
-    validation_.close();
+    for (Table* table : all_) table->close();
     file_.close();
     ended_ = true;
   }
@@ -273,20 +311,47 @@ class Hdf5Recorder::Writer {
   [[nodiscard]] std::int64_t attempt() const { return attempt_; }
 
  private:
-  Writer(hdf5::File file, Table steps, Table validation, std::int64_t attempt, const RunInfo& info)
-      : file_(std::move(file)), steps_(std::move(steps)), validation_(std::move(validation)), attempt_(attempt) {
+  struct Tables {
+    Table steps, validation;
+    std::optional<Table> diagnostics;
+  };
+
+  static Table create_diagnostics(hdf5::File& file, const RunInfo& info) {
+    hdf5::Group group = file.create_group("diagnostics");
+    std::vector<std::string> names;
+    std::vector<std::int64_t> sizes;
+    for (const ParameterTensor& tensor : info.tensors) {
+      names.push_back(tensor.name);
+      sizes.push_back(tensor.range.size());
+    }
+    group.set_attribute("tensors", names);
+    group.set_attribute("sizes", sizes);
+    return Table::create(std::move(group), diagnostics_columns(static_cast<std::int64_t>(info.tensors.size())));
+  }
+
+  Writer(hdf5::File file, Tables tables, std::int64_t attempt, const RunInfo& info)
+      : file_(std::move(file)), tables_(std::move(tables)), all_{&tables_.steps, &tables_.validation}, attempt_(attempt) {
+    if (tables_.diagnostics) all_.push_back(&*tables_.diagnostics);
     for (const auto& [name, value] : info.attributes) file_.set_attribute(name, value);
     for (const auto& [name, value] : own_attributes(info, attempt)) file_.set_attribute(name, value);
-    steps_.fit();
-    validation_.fit();
-    steps_.make_room(file_, std::clamp(info.planned_steps - info.first_step + 1, std::int64_t{1}, rows_at_a_time));
-    validation_.make_room(file_, 256);
+    for (Table* table : all_) table->fit();
+    const std::int64_t planned = info.planned_steps - info.first_step + 1;
+    make_room(tables_.steps, planned);
+    make_room(tables_.validation, 256);
+    if (tables_.diagnostics) make_room(*tables_.diagnostics, planned / info.diagnostics_every + 1);
     file_.flush();
   }
 
+  void make_room(Table& table, std::int64_t rows) { table.make_room(file_, std::clamp(rows, std::int64_t{1}, table.stride())); }
+
+  static void require_rising(std::int64_t step, const Table& table) {
+    if (step > table.last_step()) return;
+    throw Error(ErrorKind::internal, fmt::format("run file: step {} recorded after step {}", step, table.last_step()));
+  }
+
   hdf5::File file_;  // destroyed last: a file closes when nothing in it is open any more
-  Table steps_;
-  Table validation_;
+  Tables tables_;
+  std::vector<Table*> all_;
   std::int64_t attempt_;
   double unflushed_seconds_ = 0;
   bool ended_ = false;
@@ -326,6 +391,10 @@ void Hdf5Recorder::step(const StepRecord& record) {
 
 void Hdf5Recorder::evaluate(const ValidationRecord& record) {
   writer().evaluate(record);
+}
+
+void Hdf5Recorder::diagnose(const DiagnosticsRecord& record) {
+  writer().diagnose(record);
 }
 
 void Hdf5Recorder::flush() {

@@ -3,6 +3,7 @@
 //   /            attributes: options, versions, host, dates, status; "complete" is written last, only by a completed run
 //   /steps       one column per dataset, one row per step
 //   /validation  one column per dataset, one row per evaluation
+//   /diagnostics one column per dataset, one row per record, in it one number or histogram per tensor; only when they are asked for
 //
 // Rows are kept in memory and written together at least every 20 steps, so a killed run leaves a file that opens plainly
 // and holds every step up to the last flush. Disk space for the planned steps is taken at begin(). Until end(), columns are longer
@@ -40,6 +41,8 @@ class Hdf5Recorder final : public Recorder {
   /// Throws Error(internal) unless `record.step` is above the last one; Error(input) when the file cannot be written.
   void step(const StepRecord& record) override;
   void evaluate(const ValidationRecord& record) override;
+  /// Throws Error(internal) unless RunInfo announced diagnostics of as many tensors and `record.step` is above the last one.
+  void diagnose(const DiagnosticsRecord& record) override;
   void flush() override;
   void end(const RunOutcome& outcome) override;
 

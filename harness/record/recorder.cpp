@@ -16,6 +16,10 @@ void TeeRecorder::evaluate(const ValidationRecord& record) {
   for (const auto& recorder : recorders_) recorder->evaluate(record);
 }
 
+void TeeRecorder::diagnose(const DiagnosticsRecord& record) {
+  for (const auto& recorder : recorders_) recorder->diagnose(record);
+}
+
 void TeeRecorder::flush() {
   for (const auto& recorder : recorders_) recorder->flush();
 }

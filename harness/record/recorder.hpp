@@ -12,6 +12,7 @@
 #include "record/columns.hpp"
 #include "scape/communicator.hpp"
 #include "scape/config.hpp"
+#include "scape/diagnostics.hpp"
 #include "scape/optimizer.hpp"
 #include "scape/telemetry.hpp"
 
@@ -21,15 +22,17 @@ using Attributes = std::vector<std::pair<std::string, OptionValue>>;
 
 /// Known before the first step.
 struct RunInfo {
-  std::string name{};                 // short, for people: "scape-d0.01-seed1"
-  std::string command_line{};         // as typed
-  std::int64_t ranks = 1;             // data-parallel ranks
-  bool oversubscribed = false;        // more ranks than processor cores on some node: times are not representative
-  std::int64_t planned_steps = 0;     // number of the last step
-  std::int64_t tokens_per_step = 0;   // over all ranks
-  std::int64_t first_step = 1;        // of this attempt; above 1 when a checkpoint is continued
-  Attributes attributes{};            // every option under its own name, and facts such as "unigram_entropy", "onednn_version"
-  std::vector<Column> diagnostics{};  // extra columns: what StepRecord::diagnostics holds
+  std::string name{};                      // short, for people: "scape-d0.01-seed1"
+  std::string command_line{};              // as typed
+  std::int64_t ranks = 1;                  // data-parallel ranks
+  bool oversubscribed = false;             // more ranks than processor cores on some node: times are not representative
+  std::int64_t planned_steps = 0;          // number of the last step
+  std::int64_t tokens_per_step = 0;        // over all ranks
+  std::int64_t first_step = 1;             // of this attempt; above 1 when a checkpoint is continued
+  Attributes attributes{};                 // every option under its own name, and facts such as "unigram_entropy", "onednn_version"
+  std::vector<Column> extra{};             // further columns of /steps: what StepRecord::extra holds
+  std::int64_t diagnostics_every = 0;      // steps between diagnose() calls; 0: none
+  std::vector<ParameterTensor> tensors{};  // what a DiagnosticsRecord is about
 };
 
 struct StepRecord {
@@ -42,7 +45,7 @@ struct StepRecord {
   Telemetry::Seconds phase_seconds{};          // of this step
   Traffic traffic{};                           // of this step, all communicators together
   double expected_wire_bytes = not_available;  // Optimizer::expected_wire_bytes(step)
-  std::vector<double> diagnostics{};           // parallel to RunInfo::diagnostics
+  std::vector<double> extra{};                 // parallel to RunInfo::extra
   std::int64_t attempt = 1;                    // filled in by the file recorder
 };
 
@@ -51,6 +54,11 @@ struct ValidationRecord {
   std::int64_t tokens = 0;      // training tokens seen by all ranks so far
   double loss = not_available;  // mean over the validation tokens [nat/token]
   double seconds = 0;           // wall time of the evaluation
+};
+
+struct DiagnosticsRecord {
+  std::int64_t step = 0;                     // after this step
+  std::vector<TensorDiagnostics> tensors{};  // parallel to RunInfo::tensors
 };
 
 enum class RunStatus {
@@ -64,14 +72,15 @@ struct RunOutcome {
   std::string message{};  // why it stopped or failed
 };
 
-/// begin, then steps and evaluations in order, then end. flush() before a checkpoint is written, so that the file always
-/// reaches at least as far as the checkpoint.
+/// begin, then steps and evaluations in order, a step's diagnostics before the step, then end. flush() before a checkpoint is
+/// written, so that the file always reaches at least as far as the checkpoint.
 class Recorder {
  public:
   virtual ~Recorder() = default;
   virtual void begin(const RunInfo& info) = 0;
   virtual void step(const StepRecord& record) = 0;
   virtual void evaluate(const ValidationRecord& record) = 0;
+  virtual void diagnose(const DiagnosticsRecord& /*record*/) {}
   virtual void flush() {}
   virtual void end(const RunOutcome& outcome) = 0;
 };
@@ -92,6 +101,7 @@ class TeeRecorder final : public Recorder {
   void begin(const RunInfo& info) override;
   void step(const StepRecord& record) override;
   void evaluate(const ValidationRecord& record) override;
+  void diagnose(const DiagnosticsRecord& record) override;
   void flush() override;
   void end(const RunOutcome& outcome) override;
 

@@ -18,6 +18,8 @@ namespace scape {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::record_sample;
+using testing::sample_diagnostics;
 using testing::sample_info;
 using testing::sample_step;
 using testing::TemporaryFolder;
@@ -36,22 +38,38 @@ int status_of(pid_t child) {
   return status;
 }
 
-// Number of recorded steps; every column of each row has the value that was recorded.
-std::int64_t check_rows(const std::filesystem::path& path) {
-  const hdf5::File file(path, hdf5::Mode::read);
-  const hdf5::Group group = file.group("steps");
+// Number of rows recorded in a group; every column of each row has the values that were recorded, which `expected` gives.
+template <class Expected>
+std::int64_t check_group(const hdf5::Group& group, const std::vector<Column>& schema, Expected expected) {
   std::vector<std::vector<double>> columns;
-  const std::vector<Column> schema = step_columns(sample_info().diagnostics);
   for (const Column& column : schema) columns.push_back(group.dataset(column.name).read());
   const auto rows =
       static_cast<std::size_t>(std::count_if(columns[0].begin(), columns[0].end(), [](double step) { return step >= 0; }));
   for (std::size_t row = 0; row < rows; ++row) {
-    const std::vector<double> expected = step_values(sample_step(static_cast<std::int64_t>(row) + 1));
+    const std::vector<double> values = expected(static_cast<std::int64_t>(row));
+    auto value = values.begin();
     for (std::size_t i = 0; i < schema.size(); ++i) {
-      EXPECT_THAT(columns[i].at(row), ::testing::NanSensitiveDoubleEq(expected[i])) << schema[i].name << ", row " << row;
+      const std::size_t elements = columns[i].size() / columns[0].size();
+      for (std::size_t e = 0; e < elements; ++e) {
+        EXPECT_THAT(columns[i].at(row * elements + e), ::testing::NanSensitiveDoubleEq(*value++))
+            << schema[i].name << ", row " << row;
+      }
     }
+    EXPECT_EQ(value, values.end());
   }
   return static_cast<std::int64_t>(rows);
+}
+
+// Number of recorded steps. Diagnostics reach as far.
+std::int64_t check_rows(const std::filesystem::path& path) {
+  const hdf5::File file(path, hdf5::Mode::read);
+  const std::int64_t rows = check_group(file.group("steps"), step_columns(sample_info().extra),
+                                        [](std::int64_t row) { return step_values(sample_step(row + 1)); });
+  const std::int64_t every = sample_info().diagnostics_every;
+  EXPECT_EQ(check_group(file.group("diagnostics"), diagnostics_columns(2),
+                        [&](std::int64_t row) { return diagnostics_values(sample_diagnostics(every * (row + 1))); }),
+            rows / every);
+  return rows;
 }
 
 RunInfo long_run() {
@@ -66,7 +84,7 @@ template <class After>
   Hdf5Recorder recorder(path);
   recorder.begin(long_run());
   for (std::int64_t step = 1; step <= long_run().planned_steps; ++step) {
-    recorder.step(sample_step(step));
+    record_sample(recorder, step);
     after(step);
   }
   for (;;) pause();
@@ -116,7 +134,7 @@ TEST(KilledRun, KilledAtAnyMomentOpensAndCanBeContinued) {
     info.first_step = rows + 1;
     Hdf5Recorder recorder(path, ExistingFile::append);
     recorder.begin(info);
-    recorder.step(sample_step(rows + 1));
+    record_sample(recorder, rows + 1);
     recorder.end({});
     EXPECT_EQ(read_run_file_state(path).last_step, rows + 1);
   }
@@ -137,7 +155,7 @@ TEST(FullDisk, IsAnErrorThatNamesTheFileAndLeavesAReadableOne) {
       try {
         recorder.begin(sample_info());
         begun = true;
-        for (std::int64_t step = 1; step <= 100000; ++step) recorder.step(sample_step(step));
+        for (std::int64_t step = 1; step <= 100000; ++step) record_sample(recorder, step);
       } catch (const Error& error) {
         const bool named = std::string(error.what()).starts_with(path.string()) &&
                            std::string(error.what()).find("File too large") != std::string::npos;

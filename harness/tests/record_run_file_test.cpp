@@ -19,6 +19,8 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::record_sample;
+using testing::sample_diagnostics;
 using testing::sample_info;
 using testing::sample_step;
 using testing::TemporaryFolder;
@@ -45,7 +47,7 @@ std::string error_of(ErrorKind kind, Call call) {
 }
 
 void record_steps(Recorder& recorder, std::int64_t first, std::int64_t last) {
-  for (std::int64_t step = first; step <= last; ++step) recorder.step(sample_step(step));
+  for (std::int64_t step = first; step <= last; ++step) record_sample(recorder, step);
 }
 
 TEST(RunFile, HoldsEveryValueUnderItsColumn) {
@@ -74,6 +76,14 @@ TEST(RunFile, HoldsEveryValueUnderItsColumn) {
     EXPECT_TRUE(std::isnan(at("residual_norm")));
   }
   EXPECT_THAT(column(path, "validation", "loss"), ElementsAre(2.5));
+  EXPECT_THAT(column(path, "diagnostics", "step"), ElementsAre(10, 20, 30));
+  EXPECT_THAT(column(path, "diagnostics", "share_previous"), ElementsAre(0.5, 0.75, 0.5, 0.75, 0.5, 0.75));
+  EXPECT_THAT(column(path, "diagnostics", "residual_norm"), ElementsAre(10, 10, 20, 20, 30, 30));
+  EXPECT_THAT(column(path, "diagnostics", "energy_overlap"), Each(::testing::IsNan()));
+  const std::vector<double> gradients = column(path, "diagnostics", "gradient_histogram");
+  ASSERT_EQ(gradients.size(), 3U * 2 * GradientBins::count);
+  EXPECT_EQ(gradients[(2 * 2 + 1) * GradientBins::count + 41], 30);  // third record, second tensor
+  EXPECT_EQ(std::count(gradients.begin(), gradients.end(), 0.0), static_cast<std::ptrdiff_t>(gradients.size() - 6));
   EXPECT_EQ(attribute(path, "density"), OptionValue(0.01));
   EXPECT_EQ(attribute(path, "seed"), OptionValue(std::int64_t{7}));
   EXPECT_EQ(attribute(path, "overlap"), OptionValue(false));
@@ -186,6 +196,8 @@ TEST(RunFile, ResumedRunHasEachStepOnce) {
   EXPECT_EQ(column(path, "steps", "attempt"), attempts);
   EXPECT_EQ(column(path, "steps", "loss")[16], 5.0 / 17);
   EXPECT_THAT(column(path, "validation", "step"), ElementsAre(10, 20));
+  EXPECT_THAT(column(path, "diagnostics", "step"), ElementsAre(10, 20));
+  EXPECT_THAT(column(path, "diagnostics", "residual_norm"), ElementsAre(10, 10, 20, 20));
   EXPECT_EQ(attribute(path, "attempt"), OptionValue(std::int64_t{2}));
   EXPECT_EQ(attribute(path, "ranks"), OptionValue(std::int64_t{2}));
   EXPECT_TRUE(read_run_file_state(path).complete);
@@ -206,8 +218,14 @@ TEST(RunFile, AppendCreatesAMissingFileAndRefusesAGap) {
   EXPECT_THAT(error_of(ErrorKind::input, reopen),
               AllOf(HasSubstr(path.string()), HasSubstr("ends at step 5"), HasSubstr("step 9")));
   info.first_step = 6;
-  info.diagnostics.clear();
+  info.extra.clear();
   EXPECT_THAT(error_of(ErrorKind::input, reopen), HasSubstr("columns differ"));
+  info = sample_info();
+  info.first_step = 6;
+  info.tensors.pop_back();
+  EXPECT_THAT(error_of(ErrorKind::input, reopen), HasSubstr("diagnostics/jaccard_previous: has rows of another shape"));
+  info.diagnostics_every = 0;
+  EXPECT_THAT(error_of(ErrorKind::input, reopen), HasSubstr("with diagnostics"));
   EXPECT_EQ(read_run_file_state(path).status, "stopped");
   EXPECT_EQ(read_run_file_state(path).attempt, 1);
 }
@@ -220,9 +238,20 @@ TEST(RunFile, RefusesRowsThatCannotBeMeant) {
   recorder.step(sample_step(4));
   EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.step(sample_step(4)); }), HasSubstr("step 4 recorded after step 4"));
   StepRecord record = sample_step(5);
-  record.diagnostics.clear();
+  record.extra.clear();
   EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.step(record); }), HasSubstr("columns"));
+  recorder.diagnose(sample_diagnostics(10));
+  EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.diagnose(sample_diagnostics(10)); }),
+              HasSubstr("step 10 recorded after"));
+  DiagnosticsRecord diagnostics = sample_diagnostics(20);
+  diagnostics.tensors.pop_back();
+  EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.diagnose(diagnostics); }), HasSubstr("columns"));
   RunInfo info = sample_info();
+  info.diagnostics_every = 0;
+  Hdf5Recorder plain(folder / "plain.h5");
+  plain.begin(info);
+  EXPECT_FALSE(hdf5::File(folder / "plain.h5", hdf5::Mode::read).contains("diagnostics"));
+  EXPECT_THAT(error_of(ErrorKind::internal, [&] { plain.diagnose(sample_diagnostics(10)); }), HasSubstr("not announced"));
   info.attributes.emplace_back("status", std::string("mine"));
   EXPECT_THAT(error_of(ErrorKind::internal, [&] { Hdf5Recorder(folder / "other.h5").begin(info); }), HasSubstr("'status'"));
   EXPECT_FALSE(std::filesystem::exists(folder / "other.h5"));
@@ -253,8 +282,8 @@ TEST(RunFile, ReadmeShowsTheColumnsThatAreWritten) {
   std::ifstream file(RESULTS_README);
   std::stringstream readme;
   readme << file.rdbuf();
-  const auto table = [](const std::vector<Column>& columns) {
-    std::string text = "| column | type | unit | origin | meaning |\n|---|---|---|---|---|\n";
+  const auto table = [](const std::vector<Column>& columns, const std::string& head = "column") {
+    std::string text = "| " + head + " | type | unit | origin | meaning |\n|---|---|---|---|---|\n";
     for (const Column& c : columns) {
       text += fmt::format("| {} | {} | {} | {} | {} |\n", c.name, to_string(c.type), c.unit, to_string(c.origin), c.meaning);
     }
@@ -262,6 +291,7 @@ TEST(RunFile, ReadmeShowsTheColumnsThatAreWritten) {
   };
   EXPECT_THAT(readme.str(), HasSubstr(table(step_columns())));
   EXPECT_THAT(readme.str(), HasSubstr(table(validation_columns())));
+  EXPECT_THAT(readme.str(), HasSubstr(table(diagnostics_columns(1), "column of /diagnostics")));
   EXPECT_THAT(readme.str(), HasSubstr(fmt::format("Schema version {}.", run_schema_version)));
 }
 

@@ -42,10 +42,12 @@ class Memory final : public Recorder {
  public:
   std::vector<StepRecord> steps;
   std::vector<ValidationRecord> evaluations;
+  std::vector<DiagnosticsRecord> diagnostics;
   RunOutcome outcome;
   void begin(const RunInfo&) override {}
   void step(const StepRecord& record) override { steps.push_back(record); }
   void evaluate(const ValidationRecord& record) override { evaluations.push_back(record); }
+  void diagnose(const DiagnosticsRecord& record) override { diagnostics.push_back(record); }
   void end(const RunOutcome& end) override { outcome = end; }
 };
 
@@ -59,6 +61,7 @@ class Sabotage final : public Optimizer {
     return inner_->step(context);
   }
   std::vector<StateEntry> state() override { return inner_->state(); }
+  StepView inspect(const StepContext& context) const override { return inner_->inspect(context); }
   double expected_wire_bytes(std::int64_t step) const override { return inner_->expected_wire_bytes(step); }
 
  private:
@@ -200,6 +203,51 @@ TEST(Trainer, ARefusedStepIsRecordedAndTenInARowEndTheRun) {
       EXPECT_THAT(error.what(), testing::HasSubstr("the last was step 15"));
     }
   }
+}
+
+// Diagnostics change no bit of a run, and see the gradients as the backward pass left them, whoever overwrites them and when.
+TEST(Trainer, DiagnosticsOnlyWatch) {
+  std::vector<std::vector<DiagnosticsRecord>> records;
+  for (const std::vector<std::string>& method :
+       std::vector<std::vector<std::string>>{{"optimizer=scape", "density=0.1", "density_warmup=none"},
+                                             {"optimizer=adamw"},
+                                             {"optimizer=adamw", "overlap=bucketed", "bucket_megabytes=0.01"}}) {
+    std::vector<std::string> watched = method;
+    watched.insert(watched.end(), {"diagnostics_every=1", "micro_batch=2"});
+    std::vector<std::string> unwatched = method;
+    unwatched.emplace_back("micro_batch=2");
+    const Outcome with = train(watched);
+    EXPECT_EQ(with.params, train(unwatched).params) << method.back();
+    records.push_back(with.record.diagnostics);
+    for (const StepRecord& step : with.record.steps) {
+      EXPECT_GT(step.seconds, 0);
+      EXPECT_GT(step.phase_seconds[static_cast<std::size_t>(Phase::forward_backward)], 0);
+    }
+  }
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  for (const auto& record : records) ASSERT_EQ(record.size(), rank == 0 ? 8U : 0U);
+  if (rank != 0) return;
+  for (std::size_t tensor = 0; tensor < records[0][0].tensors.size(); ++tensor) {
+    const TensorDiagnostics& scape = records[0][0].tensors[tensor];  // after step 1: the parameters were the same
+    EXPECT_EQ(records[1][0].tensors[tensor].gradient_histogram, scape.gradient_histogram);
+    EXPECT_EQ(records[2][0].tensors[tensor].gradient_histogram, scape.gradient_histogram);
+    EXPECT_TRUE(std::isnan(records[1][7].tensors[tensor].share_previous));
+    const TensorDiagnostics& last = records[0][7].tensors[tensor];
+    EXPECT_GT(last.energy_overlap, 0);
+    EXPECT_LE(last.energy_overlap, 1 + 1e-9);
+    EXPECT_GE(last.share_previous, last.jaccard_previous);
+  }
+}
+
+TEST(Trainer, ARefusedStepHasNoDiagnostics) {
+  const Outcome outcome = train({"optimizer=scape", "diagnostics_every=2"},
+                                {.stop = [] { return false; }, .broken = [](std::int64_t step) { return step == 4; }});
+  std::vector<std::int64_t> steps;
+  for (const DiagnosticsRecord& record : outcome.record.diagnostics) steps.push_back(record.step);
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  EXPECT_EQ(steps, rank == 0 ? (std::vector<std::int64_t>{2, 6, 8}) : std::vector<std::int64_t>());
 }
 
 TEST(Trainer, RefusesAMicroBatchThatDoesNotDivide) {

@@ -46,6 +46,8 @@ void TrainOptions::declare(OptionTable& table) {
   schedule.declare(table);
   table.add("validate_every", validate_every, "steps between evaluations", {.min = 1});
   table.add("validation_batches", validation_batches, "most batches of global_batch sequences in an evaluation", {.min = 1});
+  table.add("diagnostics_every", diagnostics_every,
+            "steps between records of masks, residuals and gradients tensor by tensor; 0: none", {.min = 0});
   table.add("most_skipped_in_a_row", most_skipped_in_a_row, "end the run after so many refused steps in a row", {.min = 1});
   table.add("seed", seed, "data order, random numbers of the method, and initial parameters unless init_seed is given", {.min = 0});
 }

@@ -29,6 +29,7 @@ struct TrainOptions {
   LearningRateSchedule schedule;
   std::int64_t validate_every = 50;      // steps; also before the first and after the last step
   std::int64_t validation_batches = 16;  // of global_batch sequences; fewer when the split is smaller
+  std::int64_t diagnostics_every = 0;    // steps; 0: no diagnostics
   std::int64_t most_skipped_in_a_row = 10;
   std::int64_t seed = 1;  // of data order and method; of the model as well unless init_seed is given
 

@@ -23,6 +23,7 @@ Trainer::Trainer(const TrainingSetup& setup, const TrainOptions& options)
     : setup_(setup),
       options_(options),
       control_(setup.communicator.duplicate()),
+      diagnostics_(setup.model.layout(), options.diagnostics_every),
       tokens_per_step_(options.global_batch * options.sequence_length) {
   const std::int64_t sequences = setup.training.sequences_per_rank();
   if (options_.micro_batch == 0) options_.micro_batch = sequences;
@@ -34,17 +35,23 @@ Trainer::Trainer(const TrainingSetup& setup, const TrainOptions& options)
   targets_ = Buffer<std::int32_t>(options_.micro_batch * options_.sequence_length);
 }
 
-// One step; returns this rank's loss.
-double Trainer::train_step(std::int64_t step, StepRecord& record) {
-  const StepContext context{.params = setup_.model.params(),
-                            .grads = setup_.model.grads(),
-                            .layout = setup_.model.layout(),
-                            .comm = setup_.communicator,
-                            .stream = setup_.stream,
-                            .comm_stream = setup_.comm_stream,
-                            .telemetry = telemetry_,
-                            .step = step,
-                            .learning_rate = options_.schedule.at(step, options_.steps)};
+StepContext Trainer::context(std::int64_t step) {
+  return {.params = setup_.model.params(),
+          .grads = setup_.model.grads(),
+          .layout = setup_.model.layout(),
+          .comm = setup_.communicator,
+          .stream = setup_.stream,
+          .comm_stream = setup_.comm_stream,
+          .telemetry = telemetry_,
+          .step = step,
+          .learning_rate = options_.schedule.at(step, options_.steps)};
+}
+
+// One step; returns this rank's loss. Its time is recorded without that of keeping gradients for diagnostics, which is part of the
+// backward pass because a method may overwrite them from then on.
+double Trainer::train_step(const StepContext& context, StepRecord& record) {
+  const Stopwatch watch;
+  double diagnostics_seconds = 0;
   const std::int64_t micro_batches = setup_.training.sequences_per_rank() / options_.micro_batch;
   const double scale = 1.0 / static_cast<double>(micro_batches);
   const Batch batch{inputs_.span(), targets_.span(), options_.micro_batch, options_.sequence_length};
@@ -53,16 +60,28 @@ double Trainer::train_step(std::int64_t step, StepRecord& record) {
   for (std::int64_t micro = 0; micro < micro_batches; ++micro) {
     {
       const Telemetry::Scope scope = telemetry_.scope(Phase::data, setup_.stream);
-      setup_.training.batch(step - 1, micro, options_.micro_batch, inputs_.host(), targets_.host());
+      setup_.training.batch(context.step - 1, micro, options_.micro_batch, inputs_.host(), targets_.host());
     }
     const Telemetry::Scope scope = telemetry_.scope(Phase::forward_backward, setup_.stream);
     GradientsReady ready;  // communication starts only when the last micro-batch has been added
-    if (micro + 1 == micro_batches) ready = [&](Range range) { setup_.optimizer.gradients_ready(context, range); };
+    if (micro + 1 == micro_batches) {
+      ready = [&](Range range) {
+        if (diagnostics_.due(context)) {
+          const Stopwatch keeping;
+          diagnostics_.keep_gradients(context, range);
+          diagnostics_seconds += keeping.seconds();
+        }
+        setup_.optimizer.gradients_ready(context, range);
+      };
+    }
     loss += scale * setup_.model.forward_backward(batch, scale, setup_.stream, ready);
   }
   record.learning_rate = context.learning_rate;
   record.result = setup_.optimizer.step(context);
   setup_.stream.synchronize();
+  record.seconds = watch.seconds() - diagnostics_seconds;
+  record.phase_seconds = telemetry_.take();
+  record.phase_seconds[static_cast<std::size_t>(Phase::forward_backward)] -= diagnostics_seconds;
   return loss;
 }
 
@@ -108,14 +127,16 @@ RunStatus Trainer::run(const std::function<bool()>& stop_requested) {
     record.step = step;
     record.tokens = step * tokens_per_step_;
     const Traffic before = setup_.communicator.traffic();
-    const Stopwatch watch;
-    const double loss = train_step(step, record);
-    record.seconds = watch.seconds();
+    const StepContext now = context(step);
+    const double loss = train_step(now, record);
     record.expected_wire_bytes = setup_.optimizer.expected_wire_bytes(step);  // after it: some know only then
-    record.phase_seconds = telemetry_.take();
     record.traffic = setup_.communicator.traffic().since(before);
     const Report report = exchange(loss, stop_requested());
     record.loss = report.loss_sum / control_->size();
+    if (record.result.applied) {
+      std::vector<TensorDiagnostics> tensors = diagnostics_.after_step(now, setup_.optimizer);
+      if (!tensors.empty()) setup_.recorder.diagnose({step, std::move(tensors)});
+    }
     setup_.recorder.step(record);
 
     skipped_in_a_row = record.result.applied ? 0 : skipped_in_a_row + 1;

@@ -7,6 +7,7 @@
 #include "model/model.hpp"
 #include "record/recorder.hpp"
 #include "scape/communicator.hpp"
+#include "scape/diagnostics.hpp"
 #include "scape/optimizer.hpp"
 #include "train/run_config.hpp"
 
@@ -43,7 +44,8 @@ class Trainer {
     bool stop = false;    // on any rank
   };
   [[nodiscard]] Report exchange(double loss, bool stop);
-  [[nodiscard]] double train_step(std::int64_t step, StepRecord& record);
+  [[nodiscard]] StepContext context(std::int64_t step);
+  [[nodiscard]] double train_step(const StepContext& context, StepRecord& record);
   void record_validation(std::int64_t step);
 
   TrainingSetup setup_;
@@ -51,6 +53,7 @@ class Trainer {
   std::unique_ptr<Communicator> control_;  // losses and stop requests: not the method's traffic
   Stream control_stream_;
   Telemetry telemetry_;
+  Diagnostics diagnostics_;
   Buffer<std::int32_t> inputs_, targets_;  // [micro_batch, sequence_length]
   std::int64_t tokens_per_step_;
 };
