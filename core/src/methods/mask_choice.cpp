@@ -83,6 +83,14 @@ std::vector<int> owners_of_tensors(const ParameterLayout& layout, int ranks) {
   return owners;
 }
 
+// Whether no owner has anything between its pieces.
+bool owners_have_one_run(const MaskParts& parts) {
+  const auto gap = std::adjacent_find(parts.pieces.begin(), parts.pieces.end(), [](const MaskPiece& a, const MaskPiece& b) {
+    return a.owner == b.owner && a.range.end != b.range.begin;
+  });
+  return gap == parts.pieces.end();
+}
+
 }  // namespace
 
 MaskParts mask_parts(const ParameterLayout& layout, MaskOwner rule, int ranks) {
@@ -120,8 +128,12 @@ MaskChoice::MaskChoice(const ScapeOptions& options, const CommonOptions& common,
       device_(context.device),
       seed_(context.seed),
       ranks_(context.ranks) {
-  require(device_.kind == DeviceKind::cpu || options.mask_scope == MaskScope::tensor, ErrorKind::usage,
-          "mask_scope other than tensor is chosen on the host and needs device = cpu");
+  if (device_.kind != DeviceKind::cpu) {
+    require(options.mask_scope != MaskScope::global, ErrorKind::usage,
+            "mask_scope = global searches its threshold on the host and needs device = cpu");
+    require(options.mask_scope != MaskScope::shard || owners_have_one_run(parts_), ErrorKind::usage,
+            "mask_scope = shard needs device = cpu for a model that has vectors between its matrices");
+  }
   for (const MaskPiece& piece : parts_.pieces) {
     if (piece.owner == context.rank) mine_.push_back(piece);
   }
@@ -247,11 +259,19 @@ void MaskChoice::choose(const StepContext& context, std::int64_t t, double densi
   if (options_.mask_scope == MaskScope::global) choose_globally(context, density, scored, words);
 }
 
-void MaskChoice::choose_in_shard(double density, std::vector<Scored> scored, Span<std::uint64_t> words, const Stream& stream) {
+void MaskChoice::choose_in_shard(double density, std::vector<Scored> scored, Span<std::uint64_t> words,
+                                 const Stream& stream) const {
   if (scored.empty()) return;
+  const Scored& first = scored.front();
+  const Scored& last = scored.back();
   std::int64_t n = 0;
   for (const Scored& part : scored) n += part.score.size();
-  stream.enqueue([scored = std::move(scored), k = kept_count(density, n), words] {
+  const std::int64_t k = kept_count(density, n);
+  if (last.range.end - first.range.begin == n) {  // one run; its numbers lie together, too
+    sparse_kernels(device_).top_k({first.score.data(), n, device_}, k, words, first.range.begin, stream);
+    return;
+  }
+  stream.enqueue([scored = std::move(scored), k, words] {
     std::uint32_t threshold = 0;
     std::int64_t ties = k;
     for (const int shift : digit_shifts) {

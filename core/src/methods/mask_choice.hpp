@@ -64,7 +64,7 @@ class MaskChoice {
   [[nodiscard]] std::vector<Scored> scores(const StepContext& context, std::int64_t t, Span<const float> candidate,
                                            Span<const float> m);
   void draw(std::int64_t t, const Stream& stream);
-  static void choose_in_shard(double density, std::vector<Scored> scored, Span<std::uint64_t> words, const Stream& stream);
+  void choose_in_shard(double density, std::vector<Scored> scored, Span<std::uint64_t> words, const Stream& stream) const;
   void choose_globally(const StepContext& context, double density, const std::vector<Scored>& scored, Span<std::uint64_t> words);
   // This rank's place for numbers of a piece.
   [[nodiscard]] Span<float> kept(const MaskPiece& piece) const {

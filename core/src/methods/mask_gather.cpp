@@ -15,8 +15,12 @@ MaskGather::MaskGather(const ScapeOptions& options, const MethodContext& context
       rank_(context.rank),
       ranks_(context.ranks),
       whole_words_(options.mask_coding == MaskCoding::bitmap && options.mask_owner == MaskOwner::ranges) {
-  require(whole_words_ || context.device.kind == DeviceKind::cpu, ErrorKind::usage,
-          "mask_coding other than bitmap and mask_owner = tensors work on the host and need device = cpu");
+  if (context.device.kind != DeviceKind::cpu) {
+    require(options.mask_owner == MaskOwner::ranges, ErrorKind::usage,
+            "mask_owner = tensors gathers masks through the host and needs device = cpu");
+    require(options.mask_coding == MaskCoding::bitmap, ErrorKind::usage,
+            "mask_coding other than bitmap works on the host and needs device = cpu");
+  }
   const std::int64_t most = parts_.sizes.empty() ? 0 : *std::max_element(parts_.sizes.begin(), parts_.sizes.end());
   require(coding_ != MaskCoding::index32 || most <= std::int64_t{1} << 32, ErrorKind::usage,
           "mask_coding = index32: a rank owns more coordinates than 32 bits count; use index16 or elias_fano");

@@ -50,7 +50,7 @@ MaskSchedule::~MaskSchedule() {
 
 std::vector<std::int64_t> MaskSchedule::counts_by_owner(const Stream& stream) {
   const std::int64_t first = first_use(in_use_);  // 0: the mask with everything on it
-  const bool counted = options_.mask_scope == MaskScope::global || options_.mask_owner == MaskOwner::tensors;
+  const bool counted = options_.mask_scope == MaskScope::global;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks_));
   if (first != 0 && !counted) counts = choice_.counts(options_.density.at(first, total_steps_));
   if (counted) stream.synchronize();

@@ -55,8 +55,8 @@ class MaskSchedule {
   [[nodiscard]] MaskView last() const { return last_; }
   /// Coordinates on a mask made for density d: as mask_scope says of the matrices, and all of every vector.
   [[nodiscard]] std::int64_t count_for(double density) const { return choice_.count(density); }
-  /// Coordinates on the mask of this step in each rank's owned_range(); they add up to its count. After use(). Waits for the stream
-  /// with mask_scope = global, where they must be counted.
+  /// With mask_owner = ranges: coordinates on the mask of this step that each rank owns; they add up to its count. After use().
+  /// Waits for the stream with mask_scope = global, where they must be counted.
   [[nodiscard]] std::vector<std::int64_t> counts_by_owner(const Stream& stream);
   /// Coordinates on the mask of step t, and wire bytes of the mask made in it, by formula. With mask_scope = global and a code
   /// whose size depends on how many coordinates each owner chose (elias_fano, auto), right for the last mask made, near for others.
