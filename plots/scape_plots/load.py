@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 PROVENANCE = {
     "schema_version", "name", "label", "command_line", "suite_version", "compiler", "build_type", "mpi_version", "hdf5_version", "host",
     "started", "attempt", "attempt_started", "ended", "status", "message", "complete", "oversubscribed", "data", "device_name",
-    "seed", "init_seed",
+    "seed", "init_seed", "diagnostics_every",
 }  # fmt: skip
 
 
@@ -27,6 +27,7 @@ class Run:
     attributes: dict
     steps: dict
     validation: dict
+    diagnostics: dict = None  # columns [records, tensors(, bins)], "tensors", "sizes", and "NAME_edges" for a histogram; None: not recorded
 
     def get(self, name, default=None):
         return self.attributes.get(name, default)
@@ -60,13 +61,22 @@ def _columns(group) -> dict:
     return columns
 
 
+def _diagnostics(file):
+    group = file.get("diagnostics")
+    columns = _columns(group) if group is not None else {"step": []}
+    if len(columns["step"]) == 0:
+        return None
+    edges = {f"{name}_edges": dataset.attrs["lower_edges"] for name, dataset in group.items() if "lower_edges" in dataset.attrs}
+    return {**columns, **edges, "tensors": list(group.attrs["tensors"]), "sizes": group.attrs["sizes"]}
+
+
 def load_run(path: Path) -> Run:
     """Raises OSError, KeyError or ValueError for a file that is not a usable run."""
     with h5py.File(path, "r") as file:
         attributes = {name: value.item() if isinstance(value, np.generic) else value for name, value in file.attrs.items()}
         if attributes.get("schema_version") != SCHEMA_VERSION:
             raise ValueError(f"not a run file of schema version {SCHEMA_VERSION}")
-        run = Run(path, attributes, _columns(file["steps"]), _columns(file["validation"]))
+        run = Run(path, attributes, _columns(file["steps"]), _columns(file["validation"]), _diagnostics(file))
     for name in ("loss", "seconds", "communication_seconds", "wire_bytes"):
         if name not in run.steps:
             raise ValueError(f"no column steps/{name}")

@@ -37,6 +37,31 @@ def write_run(path, optimizer="adamw", sync=None, wire_bytes=1000.0, loss=None, 
                 file[f"{group}/{name}"] = values
 
 
+def add_diagnostics(path, every=10, steps=STEPS, recorded=None):
+    """Diagnostics of tensors a (30 coordinates, 3 on the mask), b (10, 1 on it) and a vector that is always on it. With `recorded`,
+    placeholders follow that many records."""
+    step = np.arange(every, steps + 1, every)
+    rows = len(step)
+    values = {
+        "step": step,
+        "share_previous": np.tile([0.4, 0.8, 1.0], (rows, 1)),
+        "share_first": np.tile([0.2, np.nan, 1.0], (rows, 1)),
+        "energy_overlap": np.tile([0.6, 0.2, 1.0], (rows, 1)),
+        "residual_norm": np.outer(step, [3.0, 4.0, 0.0]),
+        "gradient_histogram": np.tile([[10, 0, 20], [0, 10, 0], [4, 0, 0]], (rows, 1, 1)),
+        "age_histogram": np.tile([[3, 7, 20], [1, 3, 6], [4, 0, 0]], (rows, 1, 1)),
+    }
+    for column in values.values():
+        column[len(step) if recorded is None else recorded :] = -1 if column.dtype.kind == "i" else np.nan
+    with h5py.File(path, "a") as file:
+        for name, column in values.items():
+            file[f"diagnostics/{name}"] = column
+        file["diagnostics/gradient_histogram"].attrs["lower_edges"] = [0, 0.1, 1]
+        file["diagnostics/age_histogram"].attrs["lower_edges"] = [0, 1, 2]
+        file["diagnostics"].attrs["tensors"] = ["a", "b", "norm"]
+        file["diagnostics"].attrs["sizes"] = [30, 10, 4]
+
+
 def write_scape(path, **attributes):
     """Dense for a tenth of the run, then a tenth of the bytes."""
     wire = np.where(np.arange(1, STEPS + 1) <= 4, 1000, 100)

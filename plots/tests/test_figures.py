@@ -14,10 +14,11 @@ import numpy as np
 
 from scape_plots import curves, style
 from scape_plots.__main__ import main
+from scape_plots.figures import mask_dynamics
 from scape_plots.figures import ablation
 from scape_plots.load import group_by_method, load_run, load_runs
 from scape_plots.table import HEADERS, comparison
-from support import write_run, write_scape
+from support import add_diagnostics, write_run, write_scape
 
 
 class FiguresTest(unittest.TestCase):
@@ -112,6 +113,27 @@ class FiguresTest(unittest.TestCase):
         values = np.array([1.0, 2.0, 6.0, np.nan, 4.0])
         np.testing.assert_allclose(curves.smooth(values, 3), [1.5, 3, 4, 5, 4])
         np.testing.assert_array_equal(curves.smooth(values, 1), values)
+
+    def test_diagnostics_of_masks_are_drawn_by_those_who_have_them(self):
+        write_scape(self.runs / "1.h5")
+        self.assertIsNone(mask_dynamics.draw(self.methods()))
+        add_diagnostics(self.runs / "1.h5")
+        write_scape(self.runs / "2.h5", seed=2, diagnostics_every=10)  # the same method, watched for a shorter time
+        add_diagnostics(self.runs / "2.h5", recorded=3)
+        write_scape(self.runs / "3.h5", seed=3)
+        method = self.methods()[0]
+        runs = [run for run in method.runs if run.diagnostics is not None]
+        self.assertEqual((len(method.runs), len(runs), runs[0].diagnostics["tensors"]), (3, 2, ["a", "b", "norm"]))
+        self.assertEqual(list(mask_dynamics.sparse_tensors(runs[0])), [0, 1])
+        steps, mean, low, high = mask_dynamics.curve(runs, "share_previous")
+        self.assertEqual(list(steps), [10, 20, 30])
+        np.testing.assert_allclose([mean, low, high], [[0.5] * 3, [0.4] * 3, [0.8] * 3])  # (30 · 0.4 + 10 · 0.8)/40
+        np.testing.assert_allclose(mask_dynamics.curve(runs, "share_first")[1:], [[0.2] * 3] * 3)  # b has none
+        np.testing.assert_allclose(mask_dynamics.curve(runs, "residual_norm")[1], np.array([10, 20, 30]) * np.sqrt(25 / 40))
+        np.testing.assert_allclose(mask_dynamics.shares(runs, "age_histogram"), [0.1, 0.25, 0.65])
+        status, _, err = self.figures()
+        self.assertEqual((status, err), (0, ""))
+        self.assertGreater((self.out / "mask_dynamics.png").stat().st_size, 10000)
 
     def test_figures_and_table_are_written(self):
         write_run(self.runs / "dense.h5", unigram_entropy=80.0)

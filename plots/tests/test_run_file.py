@@ -55,6 +55,22 @@ class RunFileTest(unittest.TestCase):
             np.testing.assert_array_equal(file["validation/step"][:], [0, 100])
             np.testing.assert_array_equal(file["validation/loss"][:], [5.5, 0.5])
 
+    def test_diagnostics(self):
+        with h5py.File(self.path) as file:
+            group = file["diagnostics"]
+            self.assertEqual((list(group.attrs["tensors"]), list(group.attrs["sizes"])), (["embedding", "norm"], [6, 4]))
+            np.testing.assert_array_equal(group["step"][:], np.arange(10, 101, 10))
+            np.testing.assert_array_equal(group["share_previous"][:], [[0.5, 0.75]] * 10)
+            np.testing.assert_array_equal(group["residual_norm"][:], np.outer(np.arange(10, 101, 10), [1, 1]))
+            self.assertTrue(np.isnan(group["energy_overlap"][:]).all())
+            gradients, ages = group["gradient_histogram"], group["age_histogram"]
+            self.assertEqual((gradients.shape, gradients.dtype, ages.shape), ((10, 2, 65), np.int64, (10, 2, 32)))
+            self.assertEqual([tuple(place) for place in np.argwhere(gradients[9])], [(0, 40), (1, 41)])
+            self.assertEqual((gradients[9, 1, 41], ages[3, 0, 0], ages[3, 1, 1]), (100, 6, 4))
+            np.testing.assert_allclose(gradients.attrs["lower_edges"][[0, 1, 49, 64]], [0, 1e-12, 1, 10**3.75])
+            np.testing.assert_array_equal(ages.attrs["lower_edges"][:5], [0, 1, 2, 4, 8])
+            self.assertEqual(group["energy_overlap"].attrs["origin"], "measured")
+
     def test_attributes(self):
         with h5py.File(self.path) as file:
             attributes = dict(file.attrs)
@@ -79,6 +95,7 @@ class RunFileTest(unittest.TestCase):
     def test_the_figures_take_it(self):
         run = load_run(self.path)
         self.assertEqual((run.status, len(run.steps["loss"]), len(run.validation["loss"])), ("complete", 100, 2))
+        self.assertEqual(run.diagnostics["gradient_histogram"].shape, (10, 2, 65))
 
     def test_an_existing_run_file_is_refused(self):
         before = self.path.read_bytes()
