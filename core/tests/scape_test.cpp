@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <future>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -15,12 +17,15 @@
 #include <thread>
 
 #include "comm/transports.hpp"
+#include "methods/mask_gather.hpp"
 #include "scape/kernels.hpp"
 #include "support/rig.hpp"
 #include "support/scape_oracle.hpp"
 
 namespace scape::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr std::int64_t total_steps = 100;
 constexpr double learning_rate = 0.01;
@@ -54,8 +59,11 @@ Scape::Options options_with(double density, std::int64_t delay, std::int64_t ref
 // Delays each collective by up to 300 µs, differently on every rank: a wrong order of streams then shows.
 class SlowTransport final : public Transport {
  public:
-  explicit SlowTransport(std::unique_ptr<Transport> inner)
-      : inner_(std::move(inner)), rng_(std::make_shared<Rng>(99, static_cast<std::uint64_t>(inner_->rank()))) {}
+  /// after_gather runs on the stream of each all-gather, behind it.
+  explicit SlowTransport(std::unique_ptr<Transport> inner, std::function<void()> after_gather = {})
+      : inner_(std::move(inner)),
+        rng_(std::make_shared<Rng>(99, static_cast<std::uint64_t>(inner_->rank()))),
+        after_gather_(std::move(after_gather)) {}
   [[nodiscard]] std::string name() const override { return inner_->name(); }
   [[nodiscard]] int rank() const override { return inner_->rank(); }
   [[nodiscard]] int size() const override { return inner_->size(); }
@@ -72,6 +80,7 @@ class SlowTransport final : public Transport {
     pause(stream);
     inner_->all_gather_v(mine, all, counts, type, stream);
     pause(stream);
+    if (after_gather_) stream.enqueue(after_gather_);
   }
   void all_to_all_v(const void* send, std::span<const std::int64_t> send_counts, void* receive,
                     std::span<const std::int64_t> receive_counts, DType type, const Stream& stream) override {
@@ -84,7 +93,7 @@ class SlowTransport final : public Transport {
   }
   void barrier(const Stream& stream) override { inner_->barrier(stream); }
   [[nodiscard]] std::unique_ptr<Transport> duplicate() const override {
-    return std::make_unique<SlowTransport>(inner_->duplicate());
+    return std::make_unique<SlowTransport>(inner_->duplicate(), after_gather_);
   }
 
  private:
@@ -93,6 +102,7 @@ class SlowTransport final : public Transport {
   }
   std::unique_ptr<Transport> inner_;
   std::shared_ptr<Rng> rng_;
+  std::function<void()> after_gather_;
 };
 
 // One rank's run of SCAPE.
@@ -405,6 +415,30 @@ TEST(ScapeOracleRuns, UpdateStatisticWithEveryBiasCorrection) {
   }
 }
 
+TEST(ScapeOracleRuns, StatisticsOfGradientsThatLeaveInBuckets) {
+  CommonOptions common = exact_common();
+  common.epsilon = 0.0625;
+  Scape::Options set = options_with(0.1, 1, 1, 0.1);
+  set.buckets = {Overlap::bucketed, 40 * 4e-6};  // 40 coordinates
+  for (const MaskStatistic statistic : {MaskStatistic::gradient, MaskStatistic::update}) {
+    set.mask_statistic = statistic;
+    follow_oracle(200, set, common, 30);
+  }
+}
+
+TEST(ScapeOracleRuns, StatisticsOfGradientsThatAreClippedOnEachRank) {
+  CommonOptions common = exact_common();
+  common.epsilon = 0.0625;
+  common.clip_norm = 0.25;
+  Scape::Options set = options_with(0.1, 1, 1, 0.1);
+  set.clip = ClipPolicy::local;
+  set.mask_scope = MaskScope::global;
+  for (const MaskStatistic statistic : {MaskStatistic::gradient, MaskStatistic::update}) {
+    set.mask_statistic = statistic;
+    follow_oracle(200, set, common, 30);
+  }
+}
+
 TEST(ScapeMasks, EveryStatisticChoosesDifferently) {
   std::set<std::vector<bool>> masks;
   for (const MaskStatistic statistic : all_statistics) {
@@ -434,23 +468,73 @@ TEST(ScapeMasks, RandomMasksAreNewInEveryStepAndTheSameForEveryNumberOfRanks) {
   }
 }
 
-// Ties across ranks: the lowest coordinates of all, whoever owns them.
+// Ties across ranks: the lowest coordinates of all, whoever owns them. As whole tensors, rank 0 owns the larger w2 and the next
+// rank w1, whose coordinates are lower.
 TEST(ScapeMasks, GlobalTiesGoToTheLowestCoordinates) {
+  ParameterLayout layout;
+  layout.add("w1", {200}, TensorRole::matrix);
+  layout.add("b", {70}, TensorRole::vector);
+  layout.add("w2", {500}, TensorRole::matrix);
   for (const MaskOwner owner : all_owners) {
     Scape::Options set = options_with(0.3, 0, 1);
     set.mask_scope = MaskScope::global;
     set.mask_owner = owner;
-    ScapeRun run(1000, set, exact_common());
-    run.step([](std::int64_t j) { return j == 880 ? 2.0F : j % 2 == 0 ? 1.0F : -1.0F; });
-    const auto mask = run.mask();
-    std::int64_t left = kept_count(0.3, 778) - 1;  // of 2 · 389 in matrices; 880 is in the second
-    for (const ParameterTensor& tensor : run.rig.layout.tensors()) {
-      for (std::int64_t j = tensor.range.begin; j < tensor.range.end; ++j) {
-        const bool chosen = tensor.role == TensorRole::vector || j == 880 || left-- > 0;
-        EXPECT_EQ(mask[static_cast<std::size_t>(j)], chosen) << j;
-      }
+    Rig rig(layout, MPI_COMM_WORLD);
+    Scape method(set, exact_common(), rig.method_context(total_steps));
+    rig.step(method, 1, learning_rate, [](std::int64_t j) { return j == 700 ? 2.0F : j % 2 == 0 ? 1.0F : -1.0F; });
+    for (std::int64_t j = 0; j < 770; ++j) {
+      // ⌊0.3 · 700⌋ = 210: w1, the largest one in w2, and the first 9 there
+      const bool chosen = j < 279 || j == 700;
+      EXPECT_EQ((method.mask().words.data()[j / 64] >> j % 64 & 1) != 0, chosen) << j;
     }
   }
+}
+
+// before_use: a step ends while its gather is held up. before_forward: it does not.
+TEST(ScapeMasks, TheGatherIsWaitedForWhereToldTo) {
+  for (const MaskWait wait : {MaskWait::before_use, MaskWait::before_forward}) {
+    Scape::Options set = options_with(0.1, 2, 1);
+    set.mask_wait = wait;
+    ScapeRun run(200, set, exact_common(), Streams::queued);
+    const bool held = wait == MaskWait::before_use;
+    std::promise<void> release;
+    std::atomic<int> gathered = 0;
+    run.rig.comm =
+        std::make_unique<Communicator>(std::make_unique<SlowTransport>(detail::make_mpi_transport(MPI_COMM_WORLD, 50), [&] {
+          if (held) {
+            release.get_future().wait();
+          } else {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          }
+          ++gathered;
+        }));
+    EXPECT_TRUE(run.random_step().applied);
+    EXPECT_EQ(gathered, held ? 0 : 1);
+    if (held) release.set_value();
+    run.rig.comm_stream.synchronize();
+    EXPECT_EQ(gathered, 1);
+  }
+}
+
+// What a device or a form cannot do is refused when the method is made.
+TEST(ScapeMasks, RefusesWhatADeviceCannotDo) {
+  const ParameterLayout layout = mixed_layout(200);  // with vectors between the matrices
+  const MethodContext gpu{layout, {DeviceKind::cuda, 0}, 0, 1, total_steps, 1};
+  const auto refusal = [&](Scape::Options set) -> std::string {
+    try {
+      const MaskChoice choice(set, exact_common(), gpu);
+      const MaskGather gather(set, gpu, choice.parts());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal({}), "");
+  EXPECT_THAT(refusal({.density = {}, .mask_scope = MaskScope::global, .buckets = {}}), HasSubstr("mask_scope = global"));
+  EXPECT_THAT(refusal({.density = {}, .mask_scope = MaskScope::shard, .buckets = {}}), HasSubstr("mask_scope = shard"));
+  EXPECT_THAT(refusal({.density = {}, .mask_owner = MaskOwner::tensors, .buckets = {}}), HasSubstr("mask_owner = tensors"));
+  EXPECT_THAT(refusal({.density = {}, .mask_coding = MaskCoding::index16, .buckets = {}}), HasSubstr("mask_coding"));
 }
 
 // How a mask travels, when it is waited for, and queues and slow collectives change no bit of a run; what was counted is what was

@@ -39,7 +39,7 @@ void declare_bias_correction(OptionTable& table, BiasCorrection& variable);
 /// By which of its owner's numbers a coordinate is chosen for a mask (paper: candidate).
 enum class MaskStatistic {
   candidate,  ///< |c|
-  gradient,   ///< |g| of the step, raw
+  gradient,   ///< |g| as it enters c
   update,     ///< |m̂/(√v̂ + ε)| with m = c and v = β2 m_{t−1}² + (1−β2) g²
   momentum,   ///< |m_{t−1}|
   random,     ///< a control: uniform, from the seed and the step

@@ -57,13 +57,15 @@ class ScapeOracle {
     const auto clip_factor = [&](double norm) { return s.clip_norm > 0 && norm > s.clip_norm ? s.clip_norm / norm : 1; };
     local_norms.assign(ranks, 0);
     std::vector<Vector> c(ranks, Vector(size));
+    std::vector<Vector> clipped_g = g;  // as it enters c
     for (std::size_t r = 0; r < ranks; ++r) {
       local_norms[r] = std::sqrt(std::inner_product(g[r].begin(), g[r].end(), g[r].begin(), 0.0));
       const double clip = s.clip_local ? clip_factor(local_norms[r]) : 1;
-      for (std::size_t j = 0; j < size; ++j) c[r][j] = s.beta1 * m[j] + (1 - s.beta1) * clip * g[r][j] + e[r][j];
+      for (double& x : clipped_g[r]) x *= clip;
+      for (std::size_t j = 0; j < size; ++j) c[r][j] = s.beta1 * m[j] + (1 - s.beta1) * clipped_g[r][j] + e[r][j];
     }
     // 4. every mask_refresh steps a new mask, used mask_delay steps later; the newest whose time has come is in use
-    if ((t - 1) % s.mask_refresh == 0) pending.push_back({t + s.mask_delay, choose(c, g)});
+    if ((t - 1) % s.mask_refresh == 0) pending.push_back({t + s.mask_delay, choose(c, clipped_g)});
     while (!pending.empty() && pending.front().first_use <= t) {
       mask = std::move(pending.front().mask);
       pending.pop_front();
