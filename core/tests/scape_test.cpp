@@ -1,6 +1,6 @@
 // SCAPE on real ranks: against an oracle in double precision, and the exact checks of the algorithm, each in every combination of
-// mask_delay, mask_refresh and streams where it could go wrong. A rank that has seen a failure goes on stepping: the others may
-// not have seen it, and wait for it in the next collective.
+// form, mask_delay, mask_refresh and streams where it could go wrong. A rank that has seen a failure goes on stepping: the others
+// may not have seen it, and wait for it in the next collective.
 #include "scape/scape.hpp"
 
 #include <gmock/gmock.h>
@@ -144,14 +144,27 @@ struct ScapeRun {
     return [t, r = rank()](std::int64_t j) { return 0.1F * normal_at(5, t, r, j); };
   }
 
+  // Values of a piece of state, those of a shard from all ranks.
   [[nodiscard]] std::vector<float> floats(const std::string& name) {
     for (const StateEntry& entry : method.state()) {
+      if (entry.name != name) continue;
       const auto* values = reinterpret_cast<const float*>(entry.bytes.data());
-      if (entry.name == name) return {values, values + entry.bytes.size() / 4};
+      const std::vector<float> mine(values, values + entry.bytes.size() / 4);
+      return entry.scope == StateScope::shard ? gathered(mine) : mine;
     }
     throw Error(ErrorKind::internal, "no state entry " + name);
   }
+  [[nodiscard]] std::vector<float> gathered(const std::vector<float>& shard) {
+    std::vector<std::int64_t> counts;
+    for (int r = 0; r < ranks(); ++r) counts.push_back(owned_range(size(), r, ranks()).size());
+    Buffer<float> all(size());
+    rig.comm_stream.synchronize();
+    rig.comm->all_gather_v<float>({const_cast<float*>(shard.data()), static_cast<std::int64_t>(shard.size()), cpu_device}, all,
+                                  counts, Stream());
+    return {all.data(), all.data() + all.size()};
+  }
   [[nodiscard]] std::vector<float> m() { return floats("scape/m"); }
+  [[nodiscard]] std::vector<float> carry() { return floats("scape/carry"); }
   [[nodiscard]] std::vector<float> residual() { return floats("scape/residual"); }
   [[nodiscard]] std::vector<bool> mask() const {
     std::vector<bool> bits(static_cast<std::size_t>(size()));
@@ -189,32 +202,59 @@ void expect_close(const std::vector<float>& actual, const ScapeOracle::Vector& e
   }
 }
 
+// Where m lies, and how the payload travels.
+struct Form {
+  const char* name;
+  ScapeFormKind form;
+  ShardedPayload payload;
+};
+constexpr Form replicated_form{"replicated", ScapeFormKind::replicated, ShardedPayload::reduce_scatter};
+constexpr Form sharded_form{"sharded", ScapeFormKind::sharded, ShardedPayload::reduce_scatter};
+constexpr Form sharded_all_reduce_form{"sharded_all_reduce", ScapeFormKind::sharded, ShardedPayload::all_reduce};
+
+Scape::Options in_form(const Form& form, Scape::Options options) {
+  options.form = form.form;
+  options.sharded_payload = form.payload;
+  return options;
+}
+
 struct Schedule {
+  Form form;
   std::int64_t delay;
   std::int64_t refresh;
   bool bucketed = false;  // the payload in buckets during the backward pass
   friend std::ostream& operator<<(std::ostream& out, const Schedule& s) {
-    return out << "mask_delay " << s.delay << ", mask_refresh " << s.refresh << (s.bucketed ? ", bucketed" : "");
+    return out << s.form.name << ", mask_delay " << s.delay << ", mask_refresh " << s.refresh << (s.bucketed ? ", bucketed" : "");
   }
 };
 class ScapeSchedules : public ::testing::TestWithParam<Schedule> {
  protected:
   [[nodiscard]] Scape::Options options(double density = 0.1, double warmup_fraction = 0) const {
-    Scape::Options made = options_with(density, GetParam().delay, GetParam().refresh, warmup_fraction);
+    Scape::Options made = in_form(GetParam().form, options_with(density, GetParam().delay, GetParam().refresh, warmup_fraction));
     if (GetParam().bucketed) made.buckets = {Overlap::bucketed, 40 * 4e-6};  // 40 coordinates
     return made;
   }
+  [[nodiscard]] bool is_sharded() const { return GetParam().form.form == ScapeFormKind::sharded; }
 };
 INSTANTIATE_TEST_SUITE_P(Of, ScapeSchedules,
-                         ::testing::Values(Schedule{0, 1}, Schedule{1, 1}, Schedule{2, 1}, Schedule{5, 1}, Schedule{0, 3},
-                                           Schedule{1, 3}, Schedule{2, 3}, Schedule{5, 3}, Schedule{1, 1, true},
-                                           Schedule{5, 3, true}),
+                         ::testing::Values(Schedule{replicated_form, 0, 1}, Schedule{replicated_form, 1, 1},
+                                           Schedule{replicated_form, 2, 1}, Schedule{replicated_form, 5, 1},
+                                           Schedule{replicated_form, 0, 3}, Schedule{replicated_form, 1, 3},
+                                           Schedule{replicated_form, 2, 3}, Schedule{replicated_form, 5, 3},
+                                           Schedule{replicated_form, 1, 1, true}, Schedule{replicated_form, 5, 3, true},
+ Schedule{sharded_form, 0, 1}, Schedule{sharded_form, 1, 1}, Schedule{sharded_form, 2, 3},
+                                           Schedule{sharded_all_reduce_form, 0, 3}, Schedule{sharded_all_reduce_form, 1, 1}),
                          [](const auto& test) {
-                           return "delay_" + std::to_string(test.param.delay) + "_refresh_" + std::to_string(test.param.refresh) +
-                                  (test.param.bucketed ? "_bucketed" : "");
+                           return std::string(test.param.form.name) + "_delay_" + std::to_string(test.param.delay) + "_refresh_" +
+                                  std::to_string(test.param.refresh) + (test.param.bucketed ? "_bucketed" : "");
                          });
 
 // ---- the oracle ----
+
+// Size of the elements of a gradient of norm about 2.
+float gradient_scale(std::size_t size, std::int64_t t) {
+  return 2 * std::exp(normal_at(6, t, 0, 0)) / std::sqrt(static_cast<float>(size));
+}
 
 ScapeOracle make_oracle(const ScapeRun& run, const Scape::Options& options, const CommonOptions& common) {
   ScapeOracle::Settings s;
@@ -255,6 +295,7 @@ ScapeOracle make_oracle(const ScapeRun& run, const Scape::Options& options, cons
   s.random_number = [](std::int64_t t, std::size_t j) {  // the seed of Rig::method_context is 1
     return static_cast<double>(philox(1, std::uint64_t{0x6d61736b} << 32 | static_cast<std::uint64_t>(t), j / 4)[j % 4] >> 8);
   };
+  s.sharded = options.form == ScapeFormKind::sharded;
   s.mask_delay = options.mask_delay;
   s.mask_refresh = options.mask_refresh;
   s.beta1 = common.beta1;
@@ -271,7 +312,26 @@ ScapeOracle make_oracle(const ScapeRun& run, const Scape::Options& options, cons
   return {s, {params.begin(), params.end()}};
 }
 
-// Runs both for `steps` steps. The norm of the gradients varies around the clip norm.
+// Steps the oracle with gradients whose norm varies around 2; they are drawn again where two candidates for the mask are too near
+// to each other for a float to tell which is larger.
+std::vector<ScapeOracle::Vector> gradients_without_near_ties(ScapeOracle& oracle, std::size_t ranks, std::int64_t t) {
+  const std::size_t size = oracle.theta.size();
+  const float scale = gradient_scale(size, t);
+  std::vector<ScapeOracle::Vector> gradients(ranks, ScapeOracle::Vector(size));
+  const ScapeOracle before = oracle;
+  for (std::uint64_t seed = 7; seed == 7 || oracle.margin < 3e-5; seed += 1'000'000'007) {
+    for (std::size_t r = 0; r < ranks; ++r) {
+      for (std::size_t j = 0; j < size; ++j) {
+        gradients[r][j] = scale * normal_at(seed, t, static_cast<int>(r), static_cast<std::int64_t>(j));
+      }
+    }
+    oracle = before;
+    oracle.step(gradients, learning_rate);
+  }
+  return gradients;
+}
+
+// Runs both for `steps` steps.
 void follow_oracle(std::int64_t size, const Scape::Options& options, const CommonOptions& common, std::int64_t steps) {
   ScapeRun run(size, options, common);
   SCOPED_TRACE("size " + std::to_string(size));
@@ -279,19 +339,8 @@ void follow_oracle(std::int64_t size, const Scape::Options& options, const Commo
   const auto ranks = static_cast<std::size_t>(run.ranks());
   for (std::int64_t t = 1; t <= steps; ++t) {
     SCOPED_TRACE("step " + std::to_string(t));
-    const float scale = 2 * std::exp(normal_at(6, t, 0, 0)) / std::sqrt(static_cast<float>(size));
-    std::vector<ScapeOracle::Vector> gradients(ranks, ScapeOracle::Vector(static_cast<std::size_t>(size)));
-    const ScapeOracle before = oracle;
-    // Draw again where two candidates for the mask are too near to each other for a float to tell which is larger.
-    for (std::uint64_t seed = 7; seed == 7 || oracle.margin < 3e-5; seed += 1'000'000'007) {
-      for (std::size_t r = 0; r < ranks; ++r) {
-        for (std::size_t j = 0; j < gradients[r].size(); ++j) {
-          gradients[r][j] = scale * normal_at(seed, t, static_cast<int>(r), static_cast<std::int64_t>(j));
-        }
-      }
-      oracle = before;
-      oracle.step(gradients, learning_rate);
-    }
+    const float scale = gradient_scale(static_cast<std::size_t>(size), t);
+    const auto gradients = gradients_without_near_ties(oracle, ranks, t);
     const auto& mine = gradients[static_cast<std::size_t>(run.rank())];
     const StepResult result = run.step([&](std::int64_t j) { return static_cast<float>(mine[static_cast<std::size_t>(j)]); });
     if (::testing::Test::HasFailure()) continue;  // one failure is enough, but the other ranks still need this one
@@ -303,6 +352,7 @@ void follow_oracle(std::int64_t size, const Scape::Options& options, const Commo
     expect_close(run.m(), oracle.m, 1e-5, "m", 0.1 * scale);
     const auto& residual = oracle.e[static_cast<std::size_t>(run.rank())];
     expect_close(run.residual(), residual, 1e-5, "residual", 0.1 * scale);
+    if (oracle.s.sharded) expect_close(run.carry(), oracle.q, 1e-5, "carry", 0.1 * scale);
 
     double squares = 0, selected = 0, common_bits = 0;
     for (std::size_t j = 0; j < residual.size(); ++j) {
@@ -326,15 +376,66 @@ TEST_P(ScapeSchedules, FollowsTheOracle) {
 }
 
 TEST(ScapeOracleRuns, WithEveryBiasCorrectionDecaysAndClipping) {
-  Scape::Options options = options_with(0.05, 1, 1, 0.1);
-  CommonOptions common;  // the defaults of a run
-  for (const BiasCorrection correction : {BiasCorrection::scape, BiasCorrection::official, BiasCorrection::none}) {
-    options.bias_correction = correction;
+  for (const Form& form : {replicated_form, sharded_form}) {
+    Scape::Options options = in_form(form, options_with(0.05, 1, 1, 0.1));
+    CommonOptions common;  // the defaults of a run
+    for (const BiasCorrection correction : {BiasCorrection::scape, BiasCorrection::official, BiasCorrection::none}) {
+      options.bias_correction = correction;
+      follow_oracle(200, options, common, 60);
+    }
+    common.clip_norm = 0;
     follow_oracle(200, options, common, 60);
+    follow_oracle(200, options, {.beta1 = 0, .beta2 = 0.5, .epsilon = 1e-3, .weight_decay = 0, .clip_norm = 0.25}, 60);
   }
-  common.clip_norm = 0;
-  follow_oracle(200, options, common, 60);
-  follow_oracle(200, options, {.beta1 = 0, .beta2 = 0.5, .epsilon = 1e-3, .weight_decay = 0, .clip_norm = 0.25}, 60);
+}
+
+// 6., in double: the forms are one algorithm. Their masks are equal and θ and m differ by rounding, as do the mean residual of the
+// one and mean residual plus carry of the other.
+TEST(ScapeOracleRuns, OfBothFormsAreTheSame) {
+  for (const std::int64_t delay : {0, 1, 2}) {
+    for (const std::int64_t refresh : {1, 3}) {
+      for (const std::size_t ranks : {1, 2, 3, 5}) {
+        SCOPED_TRACE(std::to_string(ranks) + " ranks, mask_delay " + std::to_string(delay) + ", refresh " +
+                     std::to_string(refresh));
+        ScapeOracle::Settings s;
+        s.tensors = {{0, 90, true}, {90, 100, false}, {100, 200, true}};
+        for (std::size_t r = 0; r <= ranks; ++r) s.owners.push_back(200 * r / ranks);
+        s.density = [](std::int64_t t) { return std::max(0.1, 1 - 0.02 * static_cast<double>(t)); };
+        s.mask_delay = delay;
+        s.mask_refresh = refresh;
+        ScapeOracle::Vector start(200);
+        for (std::size_t j = 0; j < start.size(); ++j) start[j] = normal_at(3, 0, 0, static_cast<std::int64_t>(j));
+        ScapeOracle one(s, start);
+        s.sharded = true;
+        ScapeOracle other(s, start);
+        const auto expect_same = [](const ScapeOracle::Vector& a, const ScapeOracle::Vector& b, const char* what) {
+          for (std::size_t j = 0; j < a.size(); ++j) ASSERT_NEAR(a[j], b[j], 1e-13 * (1 + std::abs(a[j]))) << what << " " << j;
+        };
+        for (std::int64_t t = 1; t <= 300; ++t) {
+          SCOPED_TRACE("step " + std::to_string(t));
+          std::vector<ScapeOracle::Vector> g(ranks, ScapeOracle::Vector(200));
+          for (std::size_t r = 0; r < ranks; ++r) {
+            for (std::size_t j = 0; j < 200; ++j)
+              g[r][j] = 0.1 * normal_at(4, t, static_cast<int>(r), static_cast<std::int64_t>(j));
+          }
+          one.step(g, learning_rate);
+          other.step(g, learning_rate);
+          ASSERT_EQ(one.mask, other.mask);
+          expect_same(one.theta, other.theta, "theta");
+          expect_same(one.m, other.m, "m");
+          ScapeOracle::Vector kept(200), kept_and_carried = other.q;
+          for (std::size_t r = 0; r < ranks; ++r) {
+            for (std::size_t j = 0; j < 200; ++j) {
+              kept[j] += one.e[r][j] / static_cast<double>(ranks);
+              kept_and_carried[j] += other.e[r][j] / static_cast<double>(ranks);
+            }
+          }
+          expect_same(kept, kept_and_carried, "residual");
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
 }
 
 TEST_P(ScapeSchedules, FollowTheOracleWithEveryResidualAndClip) {
@@ -368,40 +469,47 @@ constexpr std::array all_codings{MaskCoding::bitmap, MaskCoding::index32, MaskCo
 
 // Made and used in one step, as in the paper, and with several masks on their way.
 template <class Check>
-void for_each_schedule(Check check) {
-  for (const Schedule schedule : {Schedule{0, 1}, Schedule{1, 1}, Schedule{5, 3}}) {
+void for_each_schedule(Check check, const Form& form = replicated_form) {
+  for (const Schedule schedule : {Schedule{form, 0, 1}, Schedule{form, 1, 1}, Schedule{form, 5, 3}}) {
     SCOPED_TRACE(schedule);
-    check(options_with(0.1, schedule.delay, schedule.refresh, 0.05));
+    check(in_form(form, options_with(0.1, schedule.delay, schedule.refresh, 0.05)));
   }
 }
 
 // Each with every statistic, scope and owner.
 template <class Check>
-void for_each_choice(Check check) {
-  for_each_schedule([&](Scape::Options set) {
-    for (const MaskStatistic statistic : all_statistics) {
-      for (const MaskScope scope : all_scopes) {
-        for (const MaskOwner owner : all_owners) {
-          SCOPED_TRACE("statistic " + std::to_string(static_cast<int>(statistic)) + ", scope " +
-                       std::to_string(static_cast<int>(scope)) + ", owner " + std::to_string(static_cast<int>(owner)));
-          set.mask_statistic = statistic;
-          set.mask_scope = scope;
-          set.mask_owner = owner;
-          check(set);
+void for_each_choice(Check check, const Form& form = replicated_form) {
+  for_each_schedule(
+      [&](Scape::Options set) {
+        for (const MaskStatistic statistic : all_statistics) {
+          for (const MaskScope scope : all_scopes) {
+            for (const MaskOwner owner : all_owners) {
+              if (set.form == ScapeFormKind::sharded && owner != MaskOwner::ranges) continue;
+              SCOPED_TRACE("statistic " + std::to_string(static_cast<int>(statistic)) + ", scope " +
+                           std::to_string(static_cast<int>(scope)) + ", owner " + std::to_string(static_cast<int>(owner)));
+              set.mask_statistic = statistic;
+              set.mask_scope = scope;
+              set.mask_owner = owner;
+              check(set);
+            }
+          }
         }
-      }
-    }
-  });
+      },
+      form);
 }
 
 // A large ε: in the first step, where m = e = 0, all updates would otherwise be the same number but for rounding.
 TEST(ScapeMasks, FollowTheOracleWithEveryStatisticScopeAndOwner) {
   CommonOptions common = exact_common();
   common.epsilon = 0.0625;
-  for_each_choice([&](const Scape::Options& set) {
-    for (const std::int64_t size : {3, 57}) follow_oracle(size, set, common, 8);
-    follow_oracle(300, set, common, 12);
-  });
+  for (const Form& form : {replicated_form, sharded_form}) {
+    for_each_choice(
+        [&](const Scape::Options& set) {
+          for (const std::int64_t size : {3, 57}) follow_oracle(size, set, common, 8);
+          follow_oracle(300, set, common, 12);
+        },
+        form);
+  }
 }
 
 TEST(ScapeOracleRuns, UpdateStatisticWithEveryBiasCorrection) {
@@ -633,7 +741,8 @@ TEST(ScapeLaws, FullDensityIsDenseAdamS) {
   Registry registry;
   register_core(registry);
   for (const char* correction : {"scape", "official", "none"}) {
-    for (const std::int64_t delay : {0, 1, 5}) {
+    for (const auto& [form, delay] :
+         {std::pair{"replicated", 0}, {"replicated", 1}, {"replicated", 5}, {"sharded", 0}, {"sharded", 5}}) {
       std::vector<std::unique_ptr<Optimizer>> methods;
       std::vector<std::unique_ptr<Rig>> rigs;
       for (const char* name : {"scape", "adams"}) {
@@ -644,6 +753,7 @@ TEST(ScapeLaws, FullDensityIsDenseAdamS) {
         if (table.contains("density")) {
           table.set({"density", "1", "test"});
           table.set({"mask_delay", std::to_string(delay), "test"});
+          table.set({"form", form, "test"});
         }
         rigs.push_back(std::make_unique<Rig>(mixed_layout(200), MPI_COMM_WORLD));
         methods.push_back(choice.make(rigs.back()->method_context(total_steps)));
@@ -682,7 +792,11 @@ TEST_P(ScapeSchedules, MomentumAndResidualTogetherLoseNothing) {
     for (std::size_t j = 0; j < g.size(); ++j) g[j] = gradient(static_cast<std::int64_t>(j));
     run.random_step();
     const auto mean_gradient = mean(g);
-    const auto mean_residual = mean(run.residual());
+    auto mean_residual = mean(run.residual());
+    if (is_sharded()) {
+      const auto carry = run.carry();
+      for (std::size_t j = 0; j < carry.size(); ++j) mean_residual[j] += carry[j];
+    }
     const auto m_now = run.m();
     for (std::size_t j = 0; j < g.size() && !HasFailure(); ++j) {
       const double now = m_now[j] + mean_residual[j];
@@ -692,6 +806,62 @@ TEST_P(ScapeSchedules, MomentumAndResidualTogetherLoseNothing) {
     }
     m = m_now;
   }
+}
+
+// 6. The sharded form has the masks of the replicated one, and m and θ but for rounding; with clipping and decay.
+void expect_forms_agree(std::int64_t size, const Scape::Options& replicated, const Scape::Options& sharded) {
+  ScapeRun one(size, replicated, exact_common());
+  ScapeRun other(size, sharded, exact_common());
+  ScapeOracle oracle = make_oracle(one, replicated, exact_common());
+  for (std::int64_t t = 1; t <= total_steps; ++t) {
+    SCOPED_TRACE("size " + std::to_string(size) + ", step " + std::to_string(t));
+    const auto gradients = gradients_without_near_ties(oracle, static_cast<std::size_t>(one.ranks()), t);
+    const auto& mine = gradients[static_cast<std::size_t>(one.rank())];
+    const auto gradient = [&](std::int64_t j) { return static_cast<float>(mine[static_cast<std::size_t>(j)]); };
+    const StepResult expected = one.step(gradient);
+    const StepResult result = other.step(gradient);
+    const auto theta = one.rig.values();
+    const auto m = one.m();
+    const auto m_in_shards = other.m();
+    if (::testing::Test::HasFailure()) continue;
+    EXPECT_EQ(other.mask(), one.mask());
+    expect_close(other.rig.values(), {theta.begin(), theta.end()}, 1e-5, "theta");
+    expect_close(m_in_shards, {m.begin(), m.end()}, 1e-5, "m");
+    EXPECT_NEAR(result.gradient_norm, expected.gradient_norm, 1e-5 * expected.gradient_norm);
+    EXPECT_EQ(result.density, expected.density);
+  }
+}
+TEST(ScapeLaws, ShardedFormIsTheReplicatedOneButForRounding) {
+  for (const std::int64_t delay : {0, 1, 2}) {
+    for (const std::int64_t refresh : {1, 3}) {
+      for (const Form& form : {sharded_form, sharded_all_reduce_form}) {
+        SCOPED_TRACE(std::string(form.name) + ", mask_delay " + std::to_string(delay) + ", mask_refresh " +
+                     std::to_string(refresh));
+        const Scape::Options options = options_with(0.1, delay, refresh, 0.3);
+        for (const std::int64_t size : {57, 400}) expect_forms_agree(size, options, in_form(form, options));
+      }
+    }
+  }
+  const Scape::Options options = options_with(0.03, 1, 1);
+  expect_forms_agree(1000, options, in_form(sharded_form, options));
+}
+
+TEST(ScapeLaws, OptionsOfTheOtherFormAreRefused) {
+  const auto expect_refused = [](const Scape::Options& options, const std::string& reason) {
+    try {
+      const ScapeRun run(57, options, exact_common());
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+    }
+  };
+  Scape::Options options = options_with(0.1, 1, 1);
+  options.sharded_payload = ShardedPayload::all_reduce;
+  expect_refused(options, "sharded_payload = all_reduce needs form = sharded");
+  options = in_form(sharded_form, options_with(0.1, 1, 1));
+  options.mask_owner = MaskOwner::tensors;
+  expect_refused(options, "mask_owner = tensors needs form = replicated");
 }
 
 // 3. m is 0 off the mask. 4. Off the mask θ changes by the factor 1 − ηλ only. 5. All ranks hold the same bits. And the mask has
@@ -745,10 +915,9 @@ TEST_P(ScapeSchedules, StreamsAndSlowCollectivesChangeNoBit) {
     ScapeRun run(500, options(0.1, 0.1), exact_common());
     if (queued_compute) run.rig.stream = Stream(cpu_device);
     if (queued_comm) run.rig.comm_stream = Stream(cpu_device);
-    if (slow) {
-      run.rig.comm =
-          std::make_unique<Communicator>(std::make_unique<SlowTransport>(detail::make_mpi_transport(MPI_COMM_WORLD, 50)));
-    }
+    auto transport = detail::make_mpi_transport(MPI_COMM_WORLD, 50);  // in pieces, whose order of additions is their own
+    if (slow) transport = std::make_unique<SlowTransport>(std::move(transport));
+    run.rig.comm = std::make_unique<Communicator>(std::move(transport));
     std::vector<std::vector<float>> params;
     for (int i = 0; i < steps; ++i) {
       EXPECT_TRUE(run.random_step().applied);
@@ -775,17 +944,22 @@ TEST_P(ScapeSchedules, CountedBytesEqualTheFormula) {
     const Traffic sent = run.rig.comm->traffic().since(before);
     const bool makes_mask = (t - 1) % set.mask_refresh == 0;
     const std::int64_t payloads = GetParam().bucketed ? 6 : 1;  // both vectors whole, both pieces of both matrices
-    EXPECT_EQ(sent[Collective::all_reduce].calls, payloads) << t;
-    EXPECT_EQ(sent[Collective::all_gather].calls, makes_mask ? 1 : 0) << t;
-    EXPECT_EQ(sent.total().calls, payloads + (makes_mask ? 1 : 0)) << t;
+    const bool scatters = is_sharded() && set.sharded_payload == ShardedPayload::reduce_scatter;
     const double values = result.density * 1000;
-    EXPECT_NEAR(static_cast<double>(sent[Collective::all_reduce].payload_bytes), 4 * values, 0.05 * 4 * values) << t;
-    if (makes_mask) {
-      EXPECT_NEAR(static_cast<double>(sent[Collective::all_gather].payload_bytes), 1000.0 / 8, 0.05 * 1000 / 8) << t;
-    }
-    EXPECT_NEAR(sent.total().wire_bytes, share * (2 * 4 * values + (makes_mask ? 1000.0 / 8 : 0)), 0.05 * sent.total().wire_bytes)
-        << t;
-    EXPECT_NEAR(sent.total().wire_bytes, run.method.expected_wire_bytes(t), 1e-9 * sent.total().wire_bytes) << t;
+    const double mask = makes_mask ? 8 * std::ceil(1000.0 / 64) : 0;
+    // Replicated: payload with a flag. Sharded: payload, parameters, and two sums in one collective.
+    EXPECT_EQ(sent[Collective::all_reduce].calls, is_sharded() && !scatters ? 2 : payloads) << t;
+    EXPECT_EQ(sent[Collective::reduce_scatter].calls, scatters ? 1 : 0) << t;
+    EXPECT_EQ(sent[Collective::all_gather].calls, (is_sharded() ? 1 : 0) + (makes_mask ? 1 : 0)) << t;
+    EXPECT_EQ(sent.total().calls, (is_sharded() ? 3 : payloads) + (makes_mask ? 1 : 0)) << t;
+    const double reduced = (scatters ? 0 : 4 * values) + (is_sharded() ? 16 : 4);
+    const double gathered = (is_sharded() ? 4 * values : 0) + mask;
+    EXPECT_EQ(static_cast<double>(sent[Collective::all_reduce].payload_bytes), reduced) << t;
+    EXPECT_EQ(static_cast<double>(sent[Collective::reduce_scatter].payload_bytes), scatters ? 4 * values : 0) << t;
+    EXPECT_EQ(static_cast<double>(sent[Collective::all_gather].payload_bytes), gathered) << t;
+    const double wire = share * (2 * reduced + (scatters ? 4 * values : 0) + gathered);
+    EXPECT_NEAR(sent.total().wire_bytes, wire, 1e-9 * wire) << t;
+    EXPECT_NEAR(run.method.expected_wire_bytes(t), wire, 1e-9 * wire) << t;
   }
 }
 
@@ -884,23 +1058,21 @@ TEST_P(ScapeSchedules, RefusesTogetherAndForgetsTheStep) {
 }
 
 // Finite on every rank, but not as a sum: refused as well. The largest gradients that do not overflow pass, clipped.
-TEST(ScapeLaws, SumsThatOverflowAreRefused) {
-  for (const std::int64_t delay : {0, 1}) {
-    CommonOptions common = exact_common();
-    common.beta1 = 0;
-    ScapeRun run(57, options_with(0.1, delay, 1), common);
-    ASSERT_EQ(run.rig.layout.tensor("b1").range, (Range{22, 28}));  // always on the mask
-    run.random_step();
-    const Snapshot before = snapshot(run);
-    const StepResult result = run.step([](std::int64_t j) { return j == 25 ? std::numeric_limits<float>::max() : 0.0F; });
-    EXPECT_EQ(result.applied, run.ranks() == 1);
-    if (!result.applied) {
-      EXPECT_TRUE(snapshot(run) == before);
-    }
-    const StepResult large = run.step([](std::int64_t) { return 1e30F; });
-    EXPECT_TRUE(large.applied);
-    for (const float x : run.rig.values()) EXPECT_TRUE(std::isfinite(x));
+TEST_P(ScapeSchedules, SumsThatOverflowAreRefused) {
+  CommonOptions common = exact_common();
+  common.beta1 = 0;
+  ScapeRun run(57, options(), common);
+  ASSERT_EQ(run.rig.layout.tensor("b1").range, (Range{22, 28}));  // always on the mask
+  run.random_step();
+  const Snapshot before = snapshot(run);
+  const StepResult result = run.step([](std::int64_t j) { return j == 25 ? std::numeric_limits<float>::max() : 0.0F; });
+  EXPECT_EQ(result.applied, run.ranks() == 1);
+  if (!result.applied) {
+    EXPECT_TRUE(snapshot(run) == before);
   }
+  const StepResult large = run.step([](std::int64_t) { return 1e30F; });
+  EXPECT_TRUE(large.applied);
+  for (const float x : run.rig.values()) EXPECT_TRUE(std::isfinite(x));
 }
 
 // Case 7: a gradient of ones on every rank gives the update of one rank.
@@ -920,15 +1092,17 @@ TEST_P(ScapeSchedules, EqualGradientsGiveTheUpdateOfOneRank) {
 
 // Case 15: a mean gradient of norm 5 and clip 1: the coefficient is 0.2 for every number of ranks, and the norm is recorded.
 TEST(ScapeLaws, ClipsTheMeanGradientByItsNorm) {
-  const CommonOptions common = exact_common();
-  ScapeRun run(57, options_with(0.1, 1, 1), common);
-  const auto share = static_cast<float>(run.ranks());  // all of it on the last rank
-  const StepResult result =
-      run.step([&](std::int64_t j) { return run.rank() == run.ranks() - 1 && j < 25 ? (j % 2 == 0 ? share : -share) : 0.0F; });
-  EXPECT_NEAR(result.gradient_norm, 5, 1e-6);
-  const auto m = run.m();
-  for (std::size_t j = 0; j < m.size(); ++j) {
-    EXPECT_NEAR(m[j], j < 25 ? (j % 2 == 0 ? 1 : -1) * 0.2 * (1 - common.beta1) : 0, 1e-7) << j;
+  for (const Form& form : {replicated_form, sharded_form, sharded_all_reduce_form}) {
+    const CommonOptions common = exact_common();
+    ScapeRun run(57, in_form(form, options_with(0.1, 1, 1)), common);
+    const auto share = static_cast<float>(run.ranks());  // all of it on the last rank
+    const StepResult result =
+        run.step([&](std::int64_t j) { return run.rank() == run.ranks() - 1 && j < 25 ? (j % 2 == 0 ? share : -share) : 0.0F; });
+    EXPECT_NEAR(result.gradient_norm, 5, 1e-6) << form.name;
+    const auto m = run.m();
+    for (std::size_t j = 0; j < m.size(); ++j) {
+      EXPECT_NEAR(m[j], j < 25 ? (j % 2 == 0 ? 1 : -1) * 0.2 * (1 - common.beta1) : 0, 1e-7) << form.name << " " << j;
+    }
   }
 }
 
@@ -980,12 +1154,12 @@ TEST(ScapeLaws, ResidualIsKeptDecayedOrDropped) {
 
 // Ties: all candidates equal, so each owner takes its lowest coordinates of each matrix; and case 4's kind: a gradient that is
 // exactly 0 everywhere moves nothing.
-TEST(ScapeLaws, TiesAndZerosAreSettledByTheCoordinate) {
+TEST_P(ScapeSchedules, TiesAndZerosAreSettledByTheCoordinate) {
   CommonOptions common = exact_common();
   common.weight_decay = 0;
-  ScapeRun run(1000, options_with(0.1, 0, 1), common);
+  ScapeRun run(1000, options(), common);
   const auto before = run.rig.values();
-  run.step([](std::int64_t) { return 0.0F; });
+  for (std::int64_t t = 0; t <= GetParam().delay; ++t) run.step([](std::int64_t) { return 0.0F; });
   EXPECT_EQ(run.rig.values(), before);
   const auto mask = run.mask();
   for (int r = 0; r < run.ranks(); ++r) {
@@ -1098,16 +1272,20 @@ TEST(ScapeBuckets, AreRefusedWhereTheyCannotBe) {
   EXPECT_THROW(partly.method.step(context), Error);
 }
 
-TEST(ScapeLaws, StateHasOneEntryOfEachNameAndTheSizeOfTheParameters) {
-  ScapeRun run(57, options_with(0.1, 2, 1), exact_common());
+TEST_P(ScapeSchedules, StateHasOneEntryOfEachNameAndTheSizeOfTheParameters) {
+  ScapeRun run(200, options(), exact_common());
+  const std::int64_t shard = owned_range(200, run.rank(), run.ranks()).size();
   std::vector<std::string> names;
   for (const StateEntry& entry : run.method.state()) {
     names.push_back(entry.name);
-    if (entry.name == "scape/m" || entry.name == "scape/residual") {
-      EXPECT_EQ(entry.bytes.size(), 57 * 4) << entry.name;
+    const bool residual = entry.name == "scape/residual";
+    const bool in_shards = is_sharded() && (entry.name == "scape/m" || entry.name == "scape/carry");
+    if (in_shards || residual || entry.name == "scape/m") {
+      EXPECT_EQ(entry.bytes.size(), 4 * (in_shards ? shard : 200)) << entry.name;
     }
-    EXPECT_EQ(entry.scope, entry.name == "scape/residual" ? StateScope::per_rank : StateScope::replicated) << entry.name;
+    EXPECT_EQ(entry.scope, residual ? StateScope::per_rank : in_shards ? StateScope::shard : StateScope::replicated) << entry.name;
   }
+  EXPECT_EQ(std::count(names.begin(), names.end(), "scape/carry"), is_sharded() ? 1 : 0);
   const std::size_t entries = names.size();
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::unique(names.begin(), names.end()) - names.begin(), static_cast<std::ptrdiff_t>(entries));

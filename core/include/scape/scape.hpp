@@ -77,7 +77,18 @@ enum class ClipPolicy {
   local,      ///< each rank's own g before it enters c, by its own norm, which StepResult::gradient_norm then is; ĝ is not clipped
 };
 
+/// Where m lies.
+enum class ScapeFormKind {
+  replicated,  ///< on every rank
+  sharded,     ///< each coordinate's m on its owner (ZeRO-1; the paper's "dist-opt")
+};
+
+/// How payloads reach the owners in the sharded form (paper: all_reduce, of which an owner needs but its own part).
+enum class ShardedPayload { reduce_scatter, all_reduce };
+
 struct ScapeOptions {
+  ScapeFormKind form = ScapeFormKind::replicated;
+  ShardedPayload sharded_payload = ShardedPayload::reduce_scatter;
   DensitySchedule density;
   std::int64_t mask_delay = 1;    // steps between making a mask and using it
   std::int64_t mask_refresh = 1;  // steps between new masks

@@ -1,4 +1,4 @@
-// What the forms of SCAPE have in common, seen from outside.
+// What the forms of SCAPE have in common.
 #pragma once
 
 #include "methods/mask_schedule.hpp"
@@ -12,5 +12,12 @@ class ScapeForm : public Optimizer {
   /// Of what a form lets be seen, the mask is certain to be there.
   [[nodiscard]] StepView inspect(const StepContext& /*context*/) const override { return {.mask = masks().last().words}; }
 };
+
+/// Part of what a rank does not send that stays with it.
+[[nodiscard]] float residual_scale(ResidualPolicy policy, double beta1);
+
+/// clip = local: context.grads ← the gradient clipped to clip_norm by its own norm, which is returned. A norm that is not finite
+/// leaves elements that are not. sum [1] is scratch.
+double clip_locally(const StepContext& context, double clip_norm, Span<double> sum);
 
 }  // namespace scape

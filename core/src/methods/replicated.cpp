@@ -34,33 +34,6 @@ ReplicatedScape::ReplicatedScape(const ScapeOptions& options, const CommonOption
           "overlap = bucketed needs clip = recovered: the norm for clip = local is known only after the backward pass");
 }
 
-namespace {
-
-float residual_scale(ResidualPolicy policy, const CommonOptions& common) {
-  switch (policy) {
-    case ResidualPolicy::keep:
-      return 1;
-    case ResidualPolicy::decay:
-      return static_cast<float>(common.beta1);
-    case ResidualPolicy::none:
-      return 0;
-  }
-  return 1;
-}
-
-}  // namespace
-
-// Clips this rank's gradient; returns its norm before that. A norm that is not finite leaves elements that are not.
-double ReplicatedScape::clip_local(const StepContext& context) {
-  const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
-  const UpdateKernels& update = update_kernels(m_.device());
-  update.sum_of_squares(context.grads, sum_, context.stream);
-  const double norm = std::sqrt(read(sum_.span(), context.stream));
-  const auto coefficient = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
-  if (coefficient < 1) update.scale(context.grads, coefficient, context.stream);
-  return norm;
-}
-
 void ReplicatedScape::gradients_ready(const StepContext& context, Range range) {
   if (options_.buckets.overlap == Overlap::none) return;
   if (buckets_.empty()) use_mask(context);
@@ -169,7 +142,7 @@ StepResult ReplicatedScape::step(const StepContext& context) {
   const Stream& stream = context.stream;
   const auto beta1 = static_cast<float>(common_.beta1);
   const bool local = options_.clip == ClipPolicy::local;
-  const double local_norm = local ? clip_local(context) : 0;
+  const double local_norm = local ? clip_locally(context, common_.clip_norm, sum_) : 0;
   send_rest(context);
   if (masks_.due() && options_.mask_delay > 0) masks_.make(context, context.grads, m_);
   {
@@ -190,7 +163,7 @@ StepResult ReplicatedScape::step(const StepContext& context) {
     return result;
   }
   AdamStep step = adams_step(common_, options_.bias_correction, masks_.step(), context.learning_rate);
-  step.residual_scale = residual_scale(options_.residual, common_);
+  step.residual_scale = residual_scale(options_.residual, common_.beta1);
   if (!local) step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
   for (const ParameterLayout::Run& run : layout_.runs()) {
     step.weight_decay = weight_decay_of(run.role, common_);

@@ -31,7 +31,6 @@ class ReplicatedScape final : public ScapeForm {
   [[nodiscard]] const MaskSchedule& masks() const override { return masks_; }
 
  private:
-  double clip_local(const StepContext& context);
   void use_mask(const StepContext& context);
   [[nodiscard]] std::int64_t place_of(std::int64_t j) const;
   void make_candidate(const StepContext& context, Range range);

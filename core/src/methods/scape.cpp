@@ -2,10 +2,16 @@
 #include "scape/scape.hpp"
 
 #include "methods/replicated.hpp"
+#include "methods/sharded.hpp"
+#include "scape/error.hpp"
 
 namespace scape {
 
 void ScapeOptions::declare(OptionTable& table) {
+  table.add("form", form, "where the first moment lies: on every rank, or each coordinate's on one rank (ZeRO-1)",
+            {{"replicated", ScapeFormKind::replicated}, {"sharded", ScapeFormKind::sharded}});
+  table.add("sharded_payload", sharded_payload, "form = sharded: how gradients reach their owners; the paper's is all_reduce",
+            {{"reduce_scatter", ShardedPayload::reduce_scatter}, {"all_reduce", ShardedPayload::all_reduce}});
   density.declare(table);
   table.add("mask_delay", mask_delay, "steps between making a mask and using it; 0 waits for the mask at once",
             {.min = 0, .max = 64});
@@ -37,8 +43,25 @@ void ScapeOptions::declare(OptionTable& table) {
   buckets.declare(table);
 }
 
+namespace {
+
+std::unique_ptr<ScapeForm> make_form(const ScapeOptions& options, const CommonOptions& common, const MethodContext& context) {
+  if (options.form == ScapeFormKind::sharded) {
+    require(options.mask_owner == MaskOwner::ranges, ErrorKind::usage,
+            "mask_owner = tensors needs form = replicated; with form = sharded every rank owns a range");
+    require(options.buckets.overlap == Overlap::none, ErrorKind::usage,
+            "overlap = bucketed needs form = replicated; with form = sharded the payload leaves after the backward pass");
+    return std::make_unique<ShardedScape>(options, common, context);
+  }
+  require(options.sharded_payload == ShardedPayload::reduce_scatter, ErrorKind::usage,
+          "sharded_payload = all_reduce needs form = sharded; form = replicated always sends its payload by all-reduce");
+  return std::make_unique<ReplicatedScape>(options, common, context);
+}
+
+}  // namespace
+
 Scape::Scape(const Options& options, const CommonOptions& common, const MethodContext& context)
-    : form_(std::make_unique<ReplicatedScape>(options, common, context)) {}
+    : form_(make_form(options, common, context)) {}
 
 Scape::~Scape() = default;
 

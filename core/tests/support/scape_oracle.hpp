@@ -1,5 +1,5 @@
-// SCAPE in replicated form (arXiv 2607.01678) in double precision, plain loops, all ranks in one process: the steps of the
-// algorithm as they are written down, to hold the real one against. Nothing of the implementation is used here.
+// SCAPE in replicated and sharded form (arXiv 2607.01678) in double precision, plain loops, all ranks in one process: the steps of
+// the algorithm as they are written down, to hold the real one against. Nothing of the implementation is used here.
 #pragma once
 
 #include <algorithm>
@@ -36,6 +36,7 @@ class ScapeOracle {
     std::function<double(std::int64_t, std::size_t)> random_number;  // of step t and a coordinate
     double residual_scale = 1;                                       // part of c that stays off the mask
     bool clip_local = false;                                         // clip each rank's g instead of the recovered gradient
+    bool sharded = false;
   };
 
   ScapeOracle(Settings settings, Vector parameters)
@@ -43,6 +44,7 @@ class ScapeOracle {
         ranks(s.owners.size() - 1),
         theta(std::move(parameters)),
         m(theta.size()),
+        q(theta.size()),
         e(ranks, Vector(theta.size())),
         mask(theta.size(), true) {}
 
@@ -53,16 +55,20 @@ class ScapeOracle {
     ++t;
     previous_mask = mask;
 
-    // 1. c = β1 m + (1−β1) g + e on each rank
+    // 1. c = β1 m + (1−β1) g + e on each rank. Sharded: p = (1−β1) g + e is sent, and an owner chooses by c = β1 m + q + p
     const auto clip_factor = [&](double norm) { return s.clip_norm > 0 && norm > s.clip_norm ? s.clip_norm / norm : 1; };
     local_norms.assign(ranks, 0);
-    std::vector<Vector> c(ranks, Vector(size));
+    std::vector<Vector> c(ranks, Vector(size)), sent = c;
     std::vector<Vector> clipped_g = g;  // as it enters c
     for (std::size_t r = 0; r < ranks; ++r) {
       local_norms[r] = std::sqrt(std::inner_product(g[r].begin(), g[r].end(), g[r].begin(), 0.0));
       const double clip = s.clip_local ? clip_factor(local_norms[r]) : 1;
       for (double& x : clipped_g[r]) x *= clip;
-      for (std::size_t j = 0; j < size; ++j) c[r][j] = s.beta1 * m[j] + (1 - s.beta1) * clipped_g[r][j] + e[r][j];
+      for (std::size_t j = 0; j < size; ++j) {
+        const double p = (1 - s.beta1) * clipped_g[r][j] + e[r][j];
+        c[r][j] = s.beta1 * m[j] + q[j] + p;
+        sent[r][j] = s.sharded ? p : c[r][j];
+      }
     }
     // 4. every mask_refresh steps a new mask, used mask_delay steps later; the newest whose time has come is in use
     if ((t - 1) % s.mask_refresh == 0) pending.push_back({t + s.mask_delay, choose(c, clipped_g)});
@@ -70,25 +76,26 @@ class ScapeOracle {
       mask = std::move(pending.front().mask);
       pending.pop_front();
     }
-    // 3. b = mean of c on the mask   5. ĝ = (b − β1 m)/(1−β1), its norm
+    // 3. b = mean of what is sent on the mask   5. ĝ = (b − β1 m)/(1−β1), its norm. Sharded: ĝ = (b + q)/(1−β1)
     Vector gradient(size);
     double squares = 0;
     for (std::size_t j = 0; j < size; ++j) {
       if (!mask[j]) continue;
       double b = 0;
-      for (std::size_t r = 0; r < ranks; ++r) b += c[r][j] / n;
-      gradient[j] = (b - s.beta1 * m[j]) / (1 - s.beta1);
+      for (std::size_t r = 0; r < ranks; ++r) b += sent[r][j] / n;
+      gradient[j] = (b + (s.sharded ? q[j] : -s.beta1 * m[j])) / (1 - s.beta1);
       squares += gradient[j] * gradient[j];
     }
     gradient_norm = std::sqrt(squares);
     const double clip = s.clip_local ? 1 : clip_factor(gradient_norm);
-    // 2. residual   5. m   6. θ
+    // 2. residual, carry   5. m   6. θ
     const double c1 = s.bias_correction == Settings::none ? 1 : 1 - std::pow(s.beta1, static_cast<double>(t));
     const double c2 = s.bias_correction == Settings::scape ? 1 - std::pow(s.beta2, static_cast<double>(t)) : 1;
     for (const Tensor& tensor : s.tensors) {
       const double decay = tensor.matrix ? s.weight_decay : 0;
       for (std::size_t j = tensor.begin; j < tensor.end; ++j) {
-        for (std::size_t r = 0; r < ranks; ++r) e[r][j] = mask[j] ? 0 : s.residual_scale * c[r][j];
+        for (std::size_t r = 0; r < ranks; ++r) e[r][j] = mask[j] ? 0 : s.residual_scale * sent[r][j];
+        if (s.sharded) q[j] = mask[j] ? 0 : s.residual_scale * (q[j] + s.beta1 * m[j]);
         if (!mask[j]) {
           m[j] = 0;
           theta[j] -= learning_rate * decay * theta[j];
@@ -107,6 +114,7 @@ class ScapeOracle {
   std::size_t ranks;
   std::int64_t t = 0;
   Vector theta, m;
+  Vector q;               // [W] the owners' carries; 0 in replicated form
   std::vector<Vector> e;  // [N][W]
   std::vector<bool> mask, previous_mask;
   double gradient_norm = 0;  // of the recovered gradient

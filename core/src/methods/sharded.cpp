@@ -1,0 +1,184 @@
+// One step of SCAPE in sharded form.
+#include "methods/sharded.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "methods/exchange.hpp"
+
+namespace scape {
+
+ShardedScape::ShardedScape(const ScapeOptions& options, const CommonOptions& common, const MethodContext& context)
+    : options_(options),
+      common_(common),
+      layout_(context.layout),
+      rank_(context.rank),
+      ranks_(context.ranks),
+      shard_(owned_range(context.layout.size(), context.rank, context.ranks)),
+      masks_(options, common, context),
+      e_(context.layout.size(), context.device),
+      m_(shard_.size(), context.device),
+      q_(shard_.size(), context.device),
+      packed_(context.layout.size(), context.device),
+      received_(shard_.size(), context.device),
+      offsets_(mask_blocks(shard_.size()), context.device),
+      sums_(4, context.device) {}
+
+// The part of a mask that lies in this rank's shard, `count` coordinates.
+MaskView ShardedScape::in_shard(const MaskView& mask, std::int64_t count, const Stream& stream) {
+  const auto words = mask.words.subspan(shard_.begin / MaskView::word_bits, mask_words(shard_.size()));
+  sparse_kernels(m_.device()).index_mask(words, offsets_, stream);
+  return {words, offsets_, shard_.size(), count};
+}
+
+// p → β1 m + q + p, the score of the shard's coordinates.
+void ShardedScape::score(Span<float> p, const Stream& stream) {
+  update_kernels(m_.device()).add(p, m_, static_cast<float>(common_.beta1), stream);
+  update_kernels(m_.device()).add(p, q_, 1, stream);
+}
+
+void ShardedScape::update_shard(const StepContext& context, AdamStep step, Span<const float> gradient, const MaskView& mask) {
+  const Stream& stream = context.stream;
+  update_kernels(m_.device()).add(q_, m_, step.beta1, stream);  // what the carry is off the mask
+  for (const ParameterLayout::Run& run : layout_.runs()) {
+    const Range part = intersect(run.range, shard_);
+    if (part.empty()) continue;
+    step.weight_decay = weight_decay_of(run.role, common_);
+    sparse_kernels(m_.device())
+        .apply({part.begin - shard_.begin, part.end - shard_.begin}, context.params.subspan(shard_.begin, shard_.size()), m_, q_,
+               q_, gradient, mask, step, stream);
+  }
+}
+
+void ShardedScape::decay_other_shards(const StepContext& context, const AdamStep& step) {
+  for (const ParameterLayout::Run& run : layout_.runs()) {
+    const float keep = 1 - step.learning_rate * weight_decay_of(run.role, common_);
+    if (keep == 1) continue;
+    for (const Range others : {Range{0, shard_.begin}, Range{shard_.end, layout_.size()}}) {
+      const Range part = intersect(run.range, others);
+      update_kernels(m_.device()).scale(context.params.subspan(part.begin, part.size()), keep, context.stream);
+    }
+  }
+}
+
+StepResult ShardedScape::step(const StepContext& context) {
+  const UpdateKernels& update = update_kernels(m_.device());
+  const SparseKernels& sparse = sparse_kernels(m_.device());
+  const Stream& stream = context.stream;
+  const auto beta1 = static_cast<float>(common_.beta1);
+  const Span<float> p = context.grads;
+  const Span<float> p_shard = p.subspan(shard_.begin, shard_.size());
+  const bool makes_mask_now = masks_.due() && options_.mask_delay == 0;
+  const bool makes_mask_later = masks_.due() && options_.mask_delay > 0;
+  const auto sum = [&](std::int64_t i) { return sums_.span().subspan(i, 1); };  // Σ over: 0 p, 1 p sent; all ranks: 2 p, 3 ĝ
+
+  const bool local = options_.clip == ClipPolicy::local;
+  const double local_norm = local ? clip_locally(context, common_.clip_norm, sum(0)) : 0;
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, stream);
+    masks_.observe(context, {0, layout_.size()});
+    sparse.candidate(p, {}, e_, beta1, sum(0), stream);
+    copy(sum(2), sum(0), stream);
+  }
+  if (makes_mask_now) {
+    copy(received_.span(), p_shard, stream);
+    score(p_shard, stream);
+    masks_.make(context, p_shard, m_);
+    copy(p_shard, received_.span(), stream);
+  }
+  const MaskView mask = masks_.use(context);
+  const std::vector<std::int64_t> counts = masks_.counts_by_owner(stream);
+  const std::int64_t count = counts[static_cast<std::size_t>(rank_)];
+  const Span<float> packed = packed_.span().subspan(0, mask.count);
+  const Span<float> packed_shard = packed.subspan(std::accumulate(counts.begin(), counts.begin() + rank_, std::int64_t{0}), count);
+  const bool scatter = options_.sharded_payload == ShardedPayload::reduce_scatter;
+  const Span<float> gradient = scatter ? received_.span().subspan(0, count) : packed_shard;
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, stream);
+    sparse.pack(p, mask, packed, stream);
+    update.sum_of_squares(packed, sum(1), stream);
+  }
+  const Event payload = communicate(context, [&] {
+    if (scatter) {
+      context.comm.reduce_scatter_v<float>(packed, gradient, counts, ReduceOp::sum, context.comm_stream);
+    } else {
+      context.comm.all_reduce(packed, ReduceOp::sum, context.comm_stream);
+    }
+  });
+  const MaskView shard_mask = in_shard(mask, count, stream);
+  wait(context, payload);
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
+    sparse.recover_gradient(gradient, q_, shard_mask, static_cast<float>(ranks_), 1, beta1, sum(3), stream);
+  }
+  wait(context,
+       communicate(context, [&] { context.comm.all_reduce(sums_.span().subspan(2, 2), ReduceOp::sum, context.comm_stream); }));
+  std::array<double, 4> sums{};
+  copy(Span<double>(std::span(sums)), sums_.span(), stream);
+  stream.synchronize();
+  StepResult result;
+  if (!std::isfinite(sums[2]) || !std::isfinite(sums[3])) {
+    result.applied = false;
+    masks_.refuse(stream);
+    return result;
+  }
+  const double norm = std::sqrt(sums[3]);
+  AdamStep step = adams_step(common_, options_.bias_correction, masks_.step(), context.learning_rate);
+  step.residual_scale = residual_scale(options_.residual, common_.beta1);
+  if (!local) step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
+
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
+    copy(e_.span(), p, stream);
+    if (makes_mask_later) score(p_shard, stream);
+  }
+  if (makes_mask_later && masks_.reads_m()) masks_.make(context, p_shard, m_);  // m_{t−1}, so before the update
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
+    update_shard(context, step, gradient, shard_mask);
+    sparse.pack(context.params.subspan(shard_.begin, shard_.size()), shard_mask, packed_shard, stream);
+  }
+  const Event values =
+      communicate(context, [&] { context.comm.all_gather_v<float>(packed_shard, packed, counts, context.comm_stream); });
+  if (makes_mask_later && !masks_.reads_m()) masks_.make(context, p_shard, m_);
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
+    if (makes_mask_later) copy(p_shard, e_.span().subspan(shard_.begin, shard_.size()), stream);
+    decay_other_shards(context, step);
+    if (step.residual_scale != 1) update.scale(e_, step.residual_scale, stream);
+  }
+  wait(context, values);
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
+    sparse.unpack(packed, mask, context.params, stream);
+    zero(packed, stream);
+    sparse.unpack(packed, mask, e_, stream);
+    result.mask_overlap = masks_.overlap(stream);
+  }
+  const bool all = mask.count == mask.size;
+  result.gradient_norm = local ? local_norm : norm;
+  result.density = static_cast<double>(mask.count) / static_cast<double>(mask.size);
+  result.residual_norm = all ? 0 : step.residual_scale * std::sqrt(std::max(0.0, sums[0] - sums[1]));
+  masks_.commit(context);
+  return result;
+}
+
+std::vector<StateEntry> ShardedScape::state() {
+  std::vector<StateEntry> entries{state_entry("scape/m", StateScope::shard, m_.span()),
+                                  state_entry("scape/carry", StateScope::shard, q_.span()),
+                                  state_entry("scape/residual", StateScope::per_rank, e_.span())};
+  masks_.append_state(entries);
+  return entries;
+}
+
+double ShardedScape::expected_wire_bytes(std::int64_t step) const {
+  const double values = static_cast<double>(masks_.expected_count(step)) * sizeof(float);
+  const Collective payload =
+      options_.sharded_payload == ShardedPayload::all_reduce ? Collective::all_reduce : Collective::reduce_scatter;
+  return wire_bytes(payload, values, ranks_) + wire_bytes(Collective::all_gather, values, ranks_) +
+         wire_bytes(Collective::all_reduce, 2 * sizeof(double), ranks_) + masks_.expected_wire_bytes(step);
+}
+
+}  // namespace scape

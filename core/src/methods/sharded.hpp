@@ -1,0 +1,61 @@
+// SCAPE with m on one rank for each coordinate ("dist-opt" of arXiv 2607.01678: ZeRO-1, Rajbhandari et al. 2020). Every rank holds
+// θ and a residual e; m lies with the coordinate's owner, so the others cannot add β1 m to what they send:
+//
+//   p = (1−β1) g + e          every rank sends p on the mask M, e ← p off it, 0 on it
+//   ĝ = (mean p + q)/(1−β1)   the owner, on M, with its carry q: momentum whose coordinate left the mask; clipped by its norm
+//   m ← β1 m + (1−β1) ĝ, q ← 0, AdamS step on M;   q ← β1 m + q, m ← 0 off it;   mask score |β1 m + q + p of the owner|
+//
+// In exact arithmetic θ, m and the masks are those of the replicated form, whose mean residual is here mean e + q. One step:
+//
+//   compute stream         p, pack │ wait │ ĝ │ wait │ AdamS, pack θ │ score, top-k, e, decay │ wait │ unpack θ
+//   communication stream           └ reduce-scatter  └ norm          └ all-gather of θ on M ┘└ all-gather of the new mask …
+//
+// The mask's gather is queued behind the parameters, so nothing of this step waits for it (but with mask_delay 0). Other ranks'
+// coordinates decay by (1−ηλ) from this rank's own copy of θ: no dense vector is ever gathered. Nothing of the state changes
+// before the norm has arrived and says that every rank's gradient was finite.
+//
+// Memory of a rank of N beside θ and g, in bytes: 4 (2 W + 3 W/N) and the masks; replicated form: 12 W and the masks.
+#pragma once
+
+#include "methods/form.hpp"
+#include "methods/mask_schedule.hpp"
+
+namespace scape {
+
+class ShardedScape final : public ScapeForm {
+ public:
+  ShardedScape(const ScapeOptions& options, const CommonOptions& common, const MethodContext& context);
+  StepResult step(const StepContext& context) override;
+  [[nodiscard]] std::vector<StateEntry> state() override;
+  /// The candidates are p, of which those on the mask were sent.
+  [[nodiscard]] StepView inspect(const StepContext& context) const override {
+    return {.mask = masks_.last().words, .candidate = context.grads, .residual = e_};
+  }
+  /// With k coordinates on the mask and F = (N−1)/N: payload F·4k (reduce-scatter) or 2F·4k (all-reduce), parameters F·4k, the two
+  /// sums behind the norm 2F·16, and the mask made in this step.
+  [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
+  [[nodiscard]] const MaskSchedule& masks() const override { return masks_; }
+
+ private:
+  [[nodiscard]] MaskView in_shard(const MaskView& mask, std::int64_t count, const Stream& stream);
+  void score(Span<float> p, const Stream& stream);
+  void update_shard(const StepContext& context, AdamStep step, Span<const float> gradient, const MaskView& mask);
+  void decay_other_shards(const StepContext& context, const AdamStep& step);
+
+  ScapeOptions options_;
+  CommonOptions common_;
+  ParameterLayout layout_;
+  int rank_;
+  int ranks_;
+  Range shard_;  // coordinates whose m this rank holds, and whose part of a mask it chooses
+  MaskSchedule masks_;
+  Buffer<float> e_;               // [W] residual of this rank
+  Buffer<float> m_;               // [shard] first moment, 0 off the mask
+  Buffer<float> q_;               // [shard] carry, 0 on the mask
+  Buffer<float> packed_;          // [W] on the mask: p of this rank, then θ of all
+  Buffer<float> received_;        // [shard] on the mask: Σ p, then ĝ
+  Buffer<std::int64_t> offsets_;  // [blocks of the shard] index of the mask in use
+  Buffer<double> sums_;           // [4]
+};
+
+}  // namespace scape
