@@ -52,7 +52,8 @@ TEST(OptionTable, RefusesWithTheReasonAndChangesNothing) {
   Options options;
   EXPECT_THAT(options.error_of("densty=0.1"), AllOf(HasSubstr("--set"), HasSubstr("did you mean 'density'")));
   EXPECT_THAT(options.error_of("density=0"), HasSubstr("number in (0, 1]"));
-  for (const char* text : {"density=nan", "density=0.1x", "density=", "density=inf"}) EXPECT_THAT(options.error_of(text), HasSubstr("is not accepted"));
+  for (const char* text : {"density=nan", "density=0.1x", "density=", "density=inf"})
+    EXPECT_THAT(options.error_of(text), HasSubstr("is not accepted"));
   EXPECT_THAT(options.error_of("mask_delay=1.5"), HasSubstr("whole number of at least 0"));
   EXPECT_THAT(options.error_of("residual=drop"), HasSubstr("keep | none"));
   EXPECT_THAT(options.error_of("density"), HasSubstr("name=value"));
