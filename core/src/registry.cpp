@@ -3,6 +3,7 @@
 
 #include "methods/dense.hpp"
 #include "methods/rules.hpp"
+#include "methods/zero1.hpp"
 #include "scape/error.hpp"
 #include "scape/scape.hpp"
 
@@ -10,6 +11,8 @@ namespace scape {
 
 void register_core(Registry& registry) {
   registry.optimizers.add<Scape>("scape", "top-k of AdamS's first moment on a delayed shared mask", "arXiv 2607.01678");
+  registry.optimizers.add<Zero1>("zero1", "dense gradients reduced to the owner of each coordinate's moments",
+                                 "Rajbhandari et al. 2020");
   registry.rules.add<AdamW>("adamw", "Adam with decoupled weight decay", "Loshchilov & Hutter 2019");
   registry.rules.add<AdamS>("adams", "Adam without a stored second moment", "arXiv 2505.16363");
   registry.syncs.add<Dense>("dense", "mean all-reduce of all gradients", "the dense reference");

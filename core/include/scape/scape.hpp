@@ -9,6 +9,9 @@
 //
 // The payload is one all-reduce a step, or one for each bucket of gradients while the backward pass still runs. The new mask is
 // gathered on the communication stream while later steps compute.
+//
+// Sharded form (form = sharded): m lies with the coordinate's owner only, and ranks send p = (1−β1) g + e; methods/sharded.hpp has
+// the formulas. The masks are those of the replicated form, θ and m but for rounding.
 #pragma once
 
 #include <memory>

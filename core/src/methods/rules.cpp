@@ -40,6 +40,13 @@ void declare_bias_correction(OptionTable& table, BiasCorrection& variable) {
             {{"scape", BiasCorrection::scape}, {"official", BiasCorrection::official}, {"none", BiasCorrection::none}});
 }
 
+AdamStep adamw_step(const CommonOptions& options, std::int64_t t, double learning_rate) {
+  AdamStep step = uncorrected_step(options, learning_rate);
+  step.m_scale = inverse_correction(options.beta1, t);
+  step.v_scale = inverse_correction(options.beta2, t);
+  return step;
+}
+
 AdamStep adams_step(const CommonOptions& options, BiasCorrection correction, std::int64_t t, double learning_rate) {
   AdamStep step = uncorrected_step(options, learning_rate);
   if (correction == BiasCorrection::none) return step;
@@ -56,11 +63,8 @@ AdamW::AdamW(const Options&, const CommonOptions& common, const MethodContext& c
     : common_(common), m_(context.layout.size(), context.device), v_(context.layout.size(), context.device), steps_(1) {}
 
 void AdamW::apply(const StepContext& context, float gradient_scale) {
-  const std::int64_t t = ++steps_.host()[0];
-  AdamStep step = uncorrected_step(common_, context.learning_rate);
+  AdamStep step = adamw_step(common_, ++steps_.host()[0], context.learning_rate);
   step.gradient_scale = gradient_scale;
-  step.m_scale = inverse_correction(common_.beta1, t);
-  step.v_scale = inverse_correction(common_.beta2, t);
   for_each_run(context.layout, step, common_, [&](Range r, const AdamStep& s) {
     update_kernels(m_.device())
         .adamw(context.params.subspan(r.begin, r.size()), m_.span().subspan(r.begin, r.size()),

@@ -7,6 +7,9 @@
 
 namespace scape {
 
+/// Coefficients of AdamW step t = 1, 2, … with bias correction; weight_decay is left to the caller's runs.
+[[nodiscard]] AdamStep adamw_step(const CommonOptions& options, std::int64_t t, double learning_rate);
+
 class AdamW final : public UpdateRule {
  public:
   struct Options {
