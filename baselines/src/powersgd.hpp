@@ -31,6 +31,7 @@ class PowerSgd final : public GradientSync {
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
   [[nodiscard]] double density() const override;
   [[nodiscard]] double residual_norm() const override;
+  [[nodiscard]] StepView inspect(const StepContext& /*context*/) const override { return {.residual = residual_}; }
 
  private:
   // A matrix in the flat vector and its factors, stored column after column.

@@ -34,6 +34,7 @@ class Quantized final : public GradientSync {
   [[nodiscard]] std::vector<StateEntry> state() override;
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
   [[nodiscard]] double residual_norm() const override;
+  [[nodiscard]] StepView inspect(const StepContext& /*context*/) const override { return {.residual = residual_}; }
 
  private:
   [[nodiscard]] RandomWords random(std::int64_t step, std::uint64_t phase, std::int64_t first) const;

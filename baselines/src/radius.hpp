@@ -28,6 +28,7 @@ class Radius final : public GradientSync {
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
   [[nodiscard]] double density() const override { return density_; }
   [[nodiscard]] double residual_norm() const override { return mean_.residual_norm(); }
+  [[nodiscard]] StepView inspect(const StepContext& /*context*/) const override { return {.residual = mean_.residual()}; }
 
  private:
   Options options_;

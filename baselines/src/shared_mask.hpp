@@ -36,6 +36,7 @@ class SharedMaskMean {
     return state_entry(method + "/residual", StateScope::per_rank, residual_.span());
   }
   [[nodiscard]] double residual_norm() const;
+  [[nodiscard]] Span<const float> residual() const { return residual_; }
 
  private:
   int ranks_;

@@ -37,6 +37,7 @@ class TopK final : public GradientSync {
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
   [[nodiscard]] double density() const override { return density_; }
   [[nodiscard]] double residual_norm() const override;
+  [[nodiscard]] StepView inspect(const StepContext& /*context*/) const override { return {.residual = residual_}; }
 
  private:
   [[nodiscard]] std::int64_t selected(std::int64_t step) const;  // k

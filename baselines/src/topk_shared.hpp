@@ -32,6 +32,9 @@ class TopKShared final : public GradientSync {
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
   [[nodiscard]] double density() const override { return static_cast<double>(mask_count_) / static_cast<double>(layout_.size()); }
   [[nodiscard]] double residual_norm() const override { return mean_.residual_norm(); }
+  [[nodiscard]] StepView inspect(const StepContext& /*context*/) const override {
+    return {.mask = options_.chooser == Chooser::every_rank ? words_ : gathered_, .residual = mean_.residual()};
+  }
 
  private:
   [[nodiscard]] MaskView shared_mask(bool finite, const StepContext& context);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -10,6 +11,7 @@
 
 #include "rig.hpp"
 #include "scape/baselines.hpp"
+#include "scape/kernels.hpp"
 
 namespace scape::testing {
 namespace {
@@ -219,6 +221,28 @@ TEST_P(Conformance, ReplicasStayEqualLossFallsAndBytesAreAsDeclared) {
       EXPECT_TRUE(same_on_all_ranks(run.rig)) << "step " << t;
     }
     EXPECT_LT(run.loss(), 0.5 * first);
+  }
+}
+
+// What a method shows to diagnostics agrees with what it says about its step: the residual's norm, and the density of the mask.
+TEST_P(Conformance, WhatItShowsAgreesWithWhatItReports) {
+  Training run(GetParam(), 1000);
+  for (std::int64_t t = 1; t <= 12; ++t) {
+    const StepResult result = run.step(t);
+    const StepView view = run.optimizer->inspect(run.rig.context(t, learning_rate));
+    if (!view.residual.empty()) {
+      ASSERT_EQ(view.residual.size(), 1000);
+      double squares = 0;
+      for (const float x : view.residual.host()) squares += static_cast<double>(x) * x;
+      EXPECT_NEAR(std::sqrt(squares), result.residual_norm, 1e-3 * result.residual_norm + 1e-5) << "step " << t;
+    }
+    if (!view.mask.empty()) {
+      ASSERT_EQ(view.mask.size(), mask_words(1000));
+      int count = 0;
+      for (const std::uint64_t word : view.mask.host()) count += std::popcount(word);
+      EXPECT_DOUBLE_EQ(count / 1000.0, result.density) << "step " << t;
+      EXPECT_TRUE(testing::same_on_all_ranks(view.mask.data(), static_cast<std::size_t>(view.mask.size_bytes()), MPI_COMM_WORLD));
+    }
   }
 }
 
