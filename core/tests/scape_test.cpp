@@ -242,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(Of, ScapeSchedules,
                                            Schedule{replicated_form, 0, 3}, Schedule{replicated_form, 1, 3},
                                            Schedule{replicated_form, 2, 3}, Schedule{replicated_form, 5, 3},
                                            Schedule{replicated_form, 1, 1, true}, Schedule{replicated_form, 5, 3, true},
- Schedule{sharded_form, 0, 1}, Schedule{sharded_form, 1, 1}, Schedule{sharded_form, 2, 3},
+                                           Schedule{sharded_form, 0, 1}, Schedule{sharded_form, 1, 1}, Schedule{sharded_form, 2, 3},
                                            Schedule{sharded_all_reduce_form, 0, 3}, Schedule{sharded_all_reduce_form, 1, 1}),
                          [](const auto& test) {
                            return std::string(test.param.form.name) + "_delay_" + std::to_string(test.param.delay) + "_refresh_" +

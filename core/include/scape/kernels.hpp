@@ -35,8 +35,8 @@ class UpdateKernels {
   virtual void adamw(Span<float> theta, Span<float> m, Span<float> v, Span<const float> g, const AdamStep& step,
                      const Stream& stream) const = 0;
   virtual void adams(Span<float> theta, Span<float> m, Span<const float> g, const AdamStep& step, const Stream& stream) const = 0;
-  /// g [n] ← the direction of AdamS's step if the new moment were c: m_scale c / (√(v_scale v) + ε), with v of m' = m and g as above;
-  /// 0 where that is no number. All [n].
+  /// g [n] ← the direction of AdamS's step if the new moment were c: m_scale c / (√(v_scale v) + ε), with v of m' = m and g as
+  /// above; 0 where that is no number. All [n].
   virtual void adams_direction(Span<float> g, Span<const float> c, Span<const float> m, const AdamStep& step,
                                const Stream& stream) const = 0;
   /// result [1] ← Σ x², in double. Not finite exactly when an element is not: squares of floats cannot overflow a double.

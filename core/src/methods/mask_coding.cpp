@@ -81,6 +81,11 @@ std::int64_t load(const std::uint8_t*& from) {
   return static_cast<std::int64_t>(integer);
 }
 
+// Either may be null where there is nothing to copy.
+void copy_bytes(void* to, const void* from, std::int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
 std::vector<std::uint64_t> zero_words(std::int64_t bits) {
   return std::vector<std::uint64_t>(static_cast<std::size_t>(mask_words(bits)));
 }
@@ -105,16 +110,16 @@ void encode_elias_fano(std::span<const std::uint64_t> bits, std::int64_t n, std:
     put_bits(high, i + (j >> low_bits), 1, 1);
     ++i;
   });
-  std::memcpy(to, low.data(), static_cast<std::size_t>(bytes_for(low_size)));
-  std::memcpy(to + bytes_for(low_size), high.data(), static_cast<std::size_t>(bytes_for(high_size)));
+  copy_bytes(to, low.data(), bytes_for(low_size));
+  copy_bytes(to + bytes_for(low_size), high.data(), bytes_for(high_size));
 }
 
 void decode_elias_fano(const std::uint8_t* from, std::int64_t n, std::int64_t k, std::span<std::uint64_t> bits) {
   const auto [low_bits, low_size, high_size] = elias_fano_split(n, k);
   std::vector<std::uint64_t> low = zero_words(low_size);
   std::vector<std::uint64_t> high = zero_words(high_size);
-  std::memcpy(low.data(), from, static_cast<std::size_t>(bytes_for(low_size)));
-  std::memcpy(high.data(), from + bytes_for(low_size), static_cast<std::size_t>(bytes_for(high_size)));
+  copy_bytes(low.data(), from, bytes_for(low_size));
+  copy_bytes(high.data(), from + bytes_for(low_size), bytes_for(high_size));
   std::int64_t i = 0;
   for_each_set(high, [&, low_bits = low_bits](std::int64_t position) {
     check(i < k);
