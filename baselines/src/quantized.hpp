@@ -9,8 +9,10 @@
 // Each phase moves (N−1)/N · R bytes, R = ⌈W / block⌉ · (4 + block · bits / 8). With 32 bits: the dense all-reduce.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "scape/coded_mean.hpp"
 #include "scape/kernels.hpp"
 #include "scape/optimizer.hpp"
 
@@ -42,19 +44,13 @@ class Quantized final : public GradientSync {
   [[nodiscard]] bool reduce_dense(const StepContext& context);
 
   Options options_;
-  QuantFormat format_;
   int rank_;
   int ranks_;
   std::uint64_t seed_;
   std::int64_t size_;
-  Range shard_;                              // coordinates whose mean this rank computes
-  std::vector<std::int64_t> shard_bytes_;    // of the records of each rank's shard
-  std::vector<std::int64_t> receive_bytes_;  // N times this rank's
+  Range shard_;  // coordinates whose mean this rank computes
   const UpdateKernels& update_;
-  const QuantKernels& quant_;
-  Buffer<std::uint8_t> records_;   // of all coordinates: first of a, then of b
-  Buffer<std::uint8_t> received_;  // [N] records of this rank's shard
-  Buffer<float> mean_;             // b of this rank's shard
+  std::optional<CodedMean> mean_;  // unless dense
   Buffer<float> residual_;         // r [W] with error feedback
   Buffer<float> next_residual_;    // r [W] if the step is accepted
   Buffer<float> shard_residual_;   // p of this rank's shard

@@ -85,7 +85,7 @@ std::vector<std::string> values_of(const std::string& option, const std::string&
       {"mask_refresh", {"2"}},           {"radius_period", {"1", "5"}},
       {"powersgd_rank", {"1", "3"}},     {"demo_topk", {"2", "64"}},
       {"demo_decay", {"0.9"}},           {"onebit_warmup_fraction", {"0.1", "0.5"}},
-      {"momentum_correction", {"0.5"}},
+      {"momentum_correction", {"0.5"}},  {"bucket_megabytes", {"0.0001"}},
   };
   if (const auto known = numbers.find(option); known != numbers.end()) return known->second;
   std::vector<std::string> values;
@@ -144,7 +144,9 @@ std::vector<Case> all_cases() {
     cases.push_back(base);
     for (const auto& [option, texts] : own_options(base)) {
       for (const std::string& value : values_of(option, texts)) {
-        cases.push_back(with_companion(base.with({{option, value}})));
+        Settings settings{{option, value}};
+        if (option == "bucket_megabytes") settings.emplace_back("overlap", "bucketed");  // or it says nothing
+        cases.push_back(with_companion(base.with(settings)));
         cases.back().variant = true;
       }
     }

@@ -448,6 +448,11 @@ TEST_P(KernelSuite, QuantizedRecords) {
     EXPECT_EQ(expected_bytes, bytes);
     expect_same(expected, got);
   };
+  for (const QuantCode code : {QuantCode::bf16, QuantCode::e5m2}) {
+    for (const std::int64_t n : {0, 1, 7, 255, 257, 4097, 50'000}) {
+      for (const int block : {8, 256, 1000}) check(n, {8, block, false, code}, n % 2);
+    }
+  }
   for (const int bits : {8, 4}) {
     for (const bool stochastic : {false, true}) {
       for (const std::int64_t n : {0, 1, 7, 255, 257, 4097}) {

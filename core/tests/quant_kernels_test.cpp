@@ -55,6 +55,92 @@ Coded code(const std::vector<float>& x, const QuantFormat& format, std::size_t o
           {coded.data(), coded.data() + bytes}};
 }
 
+constexpr QuantFormat bf16{.code = QuantCode::bf16};
+constexpr QuantFormat e5m2{.code = QuantCode::e5m2};
+
+// Log-normal with both signs, 1e-30 to 1e30.
+std::vector<float> wide_values(std::size_t n, float spread) {
+  Rng rng(n, 9);
+  std::vector<float> x(n);
+  for (float& value : x) value = std::exp(rng.normal() * spread) * (rng.below(2) == 0 ? 1.0F : -1.0F);
+  return x;
+}
+
+TEST(SmallFloats, AreNearAndTheRestIsExact) {
+  for (const std::size_t n : {1U, 7U, 255U, 257U, 4097U}) {
+    for (const std::size_t offset : {0U, 1U, 3U}) {
+      for (const float spread : {1.0F, 20.0F}) {
+        const auto x = wide_values(n, spread);
+        for (const QuantFormat& format : {bf16, e5m2}) {
+          const Coded coded = code(x, format, offset);
+          EXPECT_EQ(coded.records.size(), (n + 255) / 256 * (format.code == QuantCode::bf16 ? 512 : 257));
+          for (std::size_t i = 0; i < n; ++i) {
+            float largest = 0;
+            for (std::size_t j = i / 256 * 256; j < std::min(n, i / 256 * 256 + 256); ++j)
+              largest = std::max(largest, std::abs(x[j]));
+            const float step =
+                format.code == QuantCode::bf16 ? std::abs(x[i]) * 0x1p-8F : std::max(std::abs(x[i]) * 0x1p-3F, largest * 0x1p-31F);
+            EXPECT_LE(std::abs(coded.values[i] - x[i]), step);
+            EXPECT_EQ(coded.error[i], x[i] - coded.values[i]);
+            EXPECT_EQ(coded.values[i] + coded.error[i], x[i]);
+            EXPECT_EQ(static_cast<double>(coded.values[i]) + coded.error[i], static_cast<double>(x[i]));  // no rounding in it
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SmallFloats, AreRoundedToTheEvenNeighbourInATie) {
+  // bf16 has 8 significant bits.
+  EXPECT_THAT(code({257, 259, -257, -259, 256.5F, 258.99F}, bf16).values, ::testing::ElementsAre(256, 260, -256, -260, 256, 258));
+  // e5m2 has 3, and below 2^−30 of the block's power of two multiples of 2^−30.
+  EXPECT_THAT(code({16, 9, 11, -9, -11, 9.1F, 13, 15}, e5m2).values, ::testing::ElementsAre(16, 8, 12, -8, -12, 10, 12, 16));
+  const float tiny = 0x1p-30F;
+  EXPECT_THAT(code({1, 0.5F * tiny, 1.5F * tiny, 2.5F * tiny, 0.51F * tiny, -0.5F * tiny, 3.5F * tiny}, e5m2).values,
+              ::testing::ElementsAre(1, 0, 2 * tiny, 2 * tiny, tiny, 0, 4 * tiny));
+}
+
+TEST(SmallFloats, ExtremesStayFiniteAndZerosZero) {
+  constexpr float max = std::numeric_limits<float>::max();
+  for (const QuantFormat& format : {bf16, e5m2}) {
+    for (const float extreme : {0.0F, 1e-38F, 1e-40F, std::numeric_limits<float>::denorm_min(), 3e38F, max}) {
+      std::vector<float> x(300, 0.0F);
+      x[17] = extreme;
+      x[40] = -extreme;
+      x[41] = extreme / 3;
+      const Coded coded = code(x, format);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        EXPECT_TRUE(std::isfinite(coded.values[i])) << extreme;
+        EXPECT_EQ(coded.values[i] + coded.error[i], x[i]) << extreme;
+        if (x[i] == 0) {
+          EXPECT_EQ(coded.values[i], 0);
+        }
+      }
+      EXPECT_EQ(coded.values[17], -coded.values[40]);
+      if (extreme > 1e-39F) {
+        EXPECT_NEAR(coded.values[17] / extreme, 1, format.code == QuantCode::bf16 ? 0.004 : 0.13);
+      }
+    }
+  }
+  EXPECT_EQ(code({max}, bf16).values[0], 0x1.fep127F);  // the largest code, not infinity
+  EXPECT_EQ(code({max}, e5m2).values[0], 0x1.cp127F);
+}
+
+TEST(SmallFloats, WhatIsNotFiniteReadsBackAsNaN) {
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> x(600, 1.0F);
+    x[300] = bad;
+    for (const QuantFormat& format : {bf16, e5m2}) {
+      const Coded coded = code(x, format);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        EXPECT_EQ(std::isnan(coded.values[i]), format.code == QuantCode::bf16 ? i == 300 : i / 256 == 1) << i;
+      }
+    }
+  }
+}
+
 std::vector<QuantFormat> formats() {
   std::vector<QuantFormat> all;
   for (const int bits : {8, 4}) {

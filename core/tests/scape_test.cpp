@@ -1272,6 +1272,161 @@ TEST(ScapeBuckets, AreRefusedWhereTheyCannotBe) {
   EXPECT_THROW(partly.method.step(context), Error);
 }
 
+// ---- coded payloads ----
+
+constexpr std::array coded_payloads{PayloadType::bf16, PayloadType::fp8};
+
+Scape::Options coded(PayloadType payload, std::int64_t delay = 1, std::int64_t refresh = 1, double warmup_fraction = 0.1) {
+  Scape::Options options = options_with(0.1, delay, refresh, warmup_fraction);
+  options.payload = payload;
+  return options;
+}
+
+// Exact check 2 holds with codes: what they lose is in the residual of a rank. And the replicas are equal, the residual's norm is
+// recorded, and the bytes are those of the formula.
+TEST(ScapePayload, CodesLoseNothing) {
+  CommonOptions common = exact_common();
+  common.clip_norm = 0;
+  for (const PayloadType payload : coded_payloads) {
+    for (const std::int64_t delay : {0, 1, 3}) {
+      SCOPED_TRACE((payload == PayloadType::bf16 ? "bf16, delay " : "fp8, delay ") + std::to_string(delay));
+      const std::int64_t size = 3050;  // more in this rank's shard of the payload when fewer values are sent
+      ScapeRun run(size, coded(payload, delay), common, Streams::queued);
+      const auto total = [&](const std::vector<float>& values) {
+        std::vector<double> sum(values.begin(), values.end());
+        MPI_Allreduce(MPI_IN_PLACE, sum.data(), static_cast<int>(sum.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        return sum;
+      };
+      std::vector<float> m(size);
+      std::vector<double> residual(size);
+      for (int i = 0; i < 15; ++i) {
+        const auto gradient = run.random_gradient(run.next_step);
+        std::vector<float> g(size);
+        for (std::size_t j = 0; j < g.size(); ++j) g[j] = gradient(static_cast<std::int64_t>(j));
+        const Traffic before = run.rig.comm->traffic();
+        const StepResult result = run.random_step();
+        run.rig.comm_stream.synchronize();
+        const Traffic sent = run.rig.comm->traffic().since(before);
+        EXPECT_TRUE(result.applied);
+        const std::int64_t blocks = (run.method.mask().count + 1 + 255) / 256;
+        const std::int64_t bytes = blocks * (payload == PayloadType::bf16 ? 512 : 257);
+        EXPECT_EQ(sent[Collective::all_to_all].payload_bytes, bytes);
+        EXPECT_EQ(sent[Collective::all_gather].payload_bytes, bytes + mask_words(size) * 8);
+        EXPECT_EQ(sent[Collective::all_reduce].calls, 0);
+        const double wire = sent.total().wire_bytes;
+        EXPECT_NEAR(run.method.expected_wire_bytes(run.next_step - 1), wire, 1e-9 * wire);
+
+        const auto e = run.residual();
+        const auto m_now = run.m();
+        const auto g_total = total(g);
+        const auto e_total = total(e);
+        double squares = 0, returned = 0;
+        for (std::size_t j = 0; j < g.size(); ++j) {
+          const double in = run.ranks() * common.beta1 * m[j] + (1 - common.beta1) * g_total[j] + residual[j];
+          const double out = run.ranks() * static_cast<double>(m_now[j]) + e_total[j];
+          EXPECT_NEAR(out, in, 2e-7 * run.ranks()) << "step " << i + 1 << ", coordinate " << j;
+          squares += static_cast<double>(e[j]) * e[j];
+          if (run.mask()[j]) returned += std::abs(e[j]);
+          if (HasFailure()) break;
+        }
+        EXPECT_GT(returned, 0);
+        EXPECT_NEAR(result.residual_norm, std::sqrt(squares), 1e-5 * std::sqrt(squares));
+        EXPECT_TRUE(same_on_all_ranks(m_now.data(), m_now.size() * sizeof(float), MPI_COMM_WORLD));
+        const auto theta = run.rig.values();
+        EXPECT_TRUE(same_on_all_ranks(theta.data(), theta.size() * sizeof(float), MPI_COMM_WORLD));
+        m = m_now;
+        residual = e_total;
+      }
+    }
+  }
+}
+
+// A gradient of numbers that a code holds exactly gives what fp32 gives; others are near.
+TEST(ScapePayload, CodesAreNearFp32) {
+  for (const PayloadType payload : coded_payloads) {
+    CommonOptions common = exact_common();
+    common.beta1 = 0;
+    ScapeRun exact(500, coded(PayloadType::fp32), common);
+    ScapeRun run(500, coded(payload), common);
+    for (ScapeRun* one : {&exact, &run}) one->step([](std::int64_t j) { return j % 3 == 0 ? 0.25F : -0.125F; });
+    EXPECT_EQ(run.rig.values(), exact.rig.values());
+    EXPECT_EQ(run.residual(), exact.residual());
+
+    ScapeRun dense(500, coded(PayloadType::fp32), exact_common());
+    ScapeRun near(500, coded(payload), exact_common());
+    const auto start = dense.rig.values();
+    const auto pull = [](ScapeRun& one) {  // towards 0, with noise of the rank
+      const auto theta = one.rig.values();
+      const auto noise = one.random_gradient(one.next_step);
+      return one.step([&](std::int64_t j) { return theta[static_cast<std::size_t>(j)] + noise(j); });
+    };
+    double squares = 0, distance = 0;
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_TRUE(pull(dense).applied);
+      EXPECT_TRUE(pull(near).applied);
+    }
+    for (std::size_t j = 0; j < start.size(); ++j) {
+      distance += std::pow(near.rig.values()[j] - dense.rig.values()[j], 2);
+      squares += std::pow(dense.rig.values()[j] - start[j], 2);
+    }
+    EXPECT_LT(std::sqrt(distance), 0.3 * std::sqrt(squares));
+  }
+}
+
+// Residual policies: dropped means dropped, also what the codes lose.
+TEST(ScapePayload, ResidualOfCodesFollowsThePolicy) {
+  for (const PayloadType payload : coded_payloads) {
+    for (const ResidualPolicy policy : {ResidualPolicy::decay, ResidualPolicy::none}) {
+      Scape::Options options = coded(payload);
+      options.residual = policy;
+      ScapeRun run(500, options, exact_common());
+      for (int i = 0; i < 5; ++i) run.random_step();
+      const auto e = run.residual();
+      EXPECT_EQ(std::all_of(e.begin(), e.end(), [](float x) { return x == 0; }), policy == ResidualPolicy::none);
+    }
+  }
+}
+
+// Streams, slow collectives, saving and refusing: as with fp32. Each coordinate in turn is not finite, on the mask or off it.
+TEST(ScapePayload, CodesChangeNoBitOfWhatMayNotChange) {
+  for (const PayloadType payload : coded_payloads) {
+    std::vector<std::unique_ptr<ScapeRun>> runs;
+    runs.push_back(std::make_unique<ScapeRun>(200, coded(payload, 2, 1, 0.05), exact_common()));
+    runs.push_back(std::make_unique<ScapeRun>(200, coded(payload, 2, 1, 0.05), exact_common(), Streams::queued));
+    runs.push_back(std::make_unique<ScapeRun>(200, coded(payload, 2, 1, 0.05), exact_common(), Streams::queued));
+    runs.back()->rig.comm =
+        std::make_unique<Communicator>(std::make_unique<SlowTransport>(detail::make_mpi_transport(MPI_COMM_WORLD, 50)));
+    for (std::int64_t t = 1; t <= 25; ++t) {
+      ScapeRun& whole = *runs.front();
+      ScapeRun resumed(200, coded(payload, 2, 1, 0.05), exact_common());
+      resumed.random_step();
+      restore(resumed, snapshot(whole), t);
+      for (const std::int64_t where : {7 * t, 100 + 3 * t}) {
+        const auto gradient = resumed.random_gradient(t);
+        const bool bad_rank = resumed.rank() == static_cast<int>(t) % resumed.ranks();
+        const Snapshot before = snapshot(resumed);
+        EXPECT_FALSE(
+            resumed.step([&](std::int64_t j) { return j == where && bad_rank ? (t % 2 == 0 ? infinity : NAN) : gradient(j); })
+                .applied)
+            << where;
+        --resumed.next_step;
+        EXPECT_TRUE(snapshot(resumed) == before) << where;
+      }
+      EXPECT_TRUE(resumed.random_step().applied);
+      for (const auto& run : runs) EXPECT_TRUE(run->random_step().applied);
+      const Snapshot expected = snapshot(whole);
+      EXPECT_TRUE(snapshot(resumed) == expected) << "resumed, step " << t;
+      EXPECT_TRUE(snapshot(*runs[1]) == expected) << "queued, step " << t;
+      EXPECT_TRUE(snapshot(*runs[2]) == expected) << "slow, step " << t;
+    }
+  }
+  Scape::Options both = coded(PayloadType::bf16);
+  both.buckets.overlap = Overlap::bucketed;
+  EXPECT_THROW(ScapeRun(57, both, exact_common()), Error);
+  EXPECT_THROW(ScapeRun(57, in_form(sharded_form, coded(PayloadType::fp8)), exact_common()), Error);
+  EXPECT_THROW(ScapeRun(57, in_form(sharded_form, bucketed(1, 20)), exact_common()), Error);
+}
+
 TEST_P(ScapeSchedules, StateHasOneEntryOfEachNameAndTheSizeOfTheParameters) {
   ScapeRun run(200, options(), exact_common());
   const std::int64_t shard = owned_range(200, run.rank(), run.ranks()).size();

@@ -118,13 +118,30 @@ class SparseKernels {
 ///   scale = max |x| / q;   code = x / scale rounded, within ±q;   x is read back as code · scale
 /// A block without a scale that a float can hold (zeros, the smallest subnormals) has scale 0 and reads back as zeros. A block
 /// with an element that is not finite has scale NaN and reads back as NaN, so that whoever reads it learns of it.
+///
+/// Small floats, rounded to nearest. bf16: a record is the upper halves of the floats; what would round to infinity becomes the
+/// largest finite code. e5m2 (OCP 8-bit floats: Micikevicius et al. 2022, arXiv 2209.05433): a record is a byte E, the exponent
+/// field of max |x| in the block, then a byte for each element: x / 2^(max(E, 1) − 141), which is below 2^15 and so never
+/// overflows; a code that would read back as infinity becomes the largest that does not. An element (bf16) or block (e5m2, E = 255)
+/// that is not finite reads back as NaN. x − what the record says is exact in fp32.
+enum class QuantCode { integer, bf16, e5m2 };
+
 struct QuantFormat {
-  int bits = 8;             // 8 or 4
+  int bits = 8;             // integers: 8 or 4
   int block = 256;          // a multiple of 8
-  bool stochastic = false;  // rounding: up with the probability of the fraction, or to nearest (even in a tie)
+  bool stochastic = false;  // integers, rounding: up with the probability of the fraction, or to nearest (even in a tie)
+  QuantCode code = QuantCode::integer;
 };
 constexpr std::int64_t quant_record_bytes(const QuantFormat& format) {
-  return static_cast<std::int64_t>(sizeof(float)) + format.block * format.bits / 8;
+  switch (format.code) {
+    case QuantCode::integer:
+      return static_cast<std::int64_t>(sizeof(float)) + format.block * format.bits / 8;
+    case QuantCode::bf16:
+      return 2 * static_cast<std::int64_t>(format.block);
+    case QuantCode::e5m2:
+      return 1 + static_cast<std::int64_t>(format.block);
+  }
+  return 0;
 }
 constexpr std::int64_t quant_blocks(std::int64_t size, const QuantFormat& format) {
   return (size + format.block - 1) / format.block;

@@ -89,6 +89,11 @@ enum class ScapeFormKind {
 /// How payloads reach the owners in the sharded form (paper: all_reduce, of which an owner needs but its own part).
 enum class ShardedPayload { reduce_scatter, all_reduce };
 
+/// How the values of the payload travel. fp32: all-reduce. The others: codes of 256 values (QuantCode in kernels.hpp) in the
+/// two-phase mean of coded_mean.hpp, where every rank returns x − Q(x) to its residual on the mask, and the owner of a shard of the
+/// payload N times what the second coding lost. ResidualPolicy::decay leaves these as they are, none drops them. (bf16, fp8: ours.)
+enum class PayloadType { fp32, bf16, fp8 };
+
 struct ScapeOptions {
   ScapeFormKind form = ScapeFormKind::replicated;
   ShardedPayload sharded_payload = ShardedPayload::reduce_scatter;
@@ -104,6 +109,7 @@ struct ScapeOptions {
   ResidualPolicy residual = ResidualPolicy::keep;
   ClipPolicy clip = ClipPolicy::recovered;
   BucketOptions buckets;
+  PayloadType payload = PayloadType::fp32;
 
   void declare(OptionTable& table);
 };

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "cpu/float_codes.hpp"
 #include "cpu/kernels.hpp"
 #include "scape/error.hpp"
 #include "scape/rng.hpp"
@@ -86,12 +87,33 @@ void for_each_block(const std::uint8_t* records, const QuantFormat& format, std:
   }
 }
 
+// One record of small floats.
+void encode_floats(const float* x, std::int64_t n, const QuantFormat& format, std::uint8_t* record) {
+  std::memset(record, 0, static_cast<std::size_t>(quant_record_bytes(format)));
+  format.code == QuantCode::bf16 ? encode_bf16(x, n, record) : encode_e5m2(x, n, record);
+}
+void decode_floats(const std::uint8_t* record, std::int64_t n, const QuantFormat& format, float* x) {
+  format.code == QuantCode::bf16 ? decode_bf16(record, n, x) : decode_e5m2(record, n, x);
+}
+
+// Calls visit(values, first element, elements) for each block of what the records say.
+template <class Visit>
+void for_each_decoded(const std::uint8_t* records, const QuantFormat& format, std::int64_t size, Visit visit) {
+  std::array<float, max_block> values;
+  for (std::int64_t begin = 0; begin < size; begin += format.block, records += quant_record_bytes(format)) {
+    const std::int64_t n = std::min<std::int64_t>(format.block, size - begin);
+    decode_floats(records, n, format, values.data());
+    visit(values.data(), begin, n);
+  }
+}
+
 class CpuQuantKernels final : public QuantKernels {
  public:
   void quantize(Span<const float> x, const QuantFormat& format, const RandomWords& random, Span<std::uint8_t> records,
                 Span<float> error, const Stream& stream) const override {
     check(format, x.size(), records.size());
     require(error.empty() || error.size() == x.size(), ErrorKind::internal, "quantize: the error has another size than the vector");
+    if (format.code != QuantCode::integer) return quantize_floats(x, format, records, error, stream);
     stream.enqueue([=] {
       const auto q = static_cast<float>((1 << (format.bits - 1)) - 1);
       Codes codes;
@@ -115,6 +137,11 @@ class CpuQuantKernels final : public QuantKernels {
   void dequantize(Span<const std::uint8_t> records, const QuantFormat& format, Span<float> x, const Stream& stream) const override {
     check(format, x.size(), records.size());
     stream.enqueue([=] {
+      if (format.code != QuantCode::integer) {
+        return for_each_decoded(records.data(), format, x.size(), [&](const float* values, std::int64_t begin, std::int64_t n) {
+          std::copy_n(values, n, x.data() + begin);
+        });
+      }
       for_each_block(records.data(), format, x.size(),
                      [&](const std::int8_t* codes, float scale, std::int64_t begin, std::int64_t n) {
                        for (std::int64_t i = 0; i < n; ++i) x.data()[begin + i] = static_cast<float>(codes[i]) * scale;
@@ -126,6 +153,11 @@ class CpuQuantKernels final : public QuantKernels {
                       const Stream& stream) const override {
     check(format, x.size(), records.size());
     stream.enqueue([=] {
+      if (format.code != QuantCode::integer) {
+        return for_each_decoded(records.data(), format, x.size(), [&](const float* values, std::int64_t begin, std::int64_t n) {
+          for (std::int64_t i = 0; i < n; ++i) x.data()[begin + i] += values[i];
+        });
+      }
       for_each_block(records.data(), format, x.size(),
                      [&](const std::int8_t* codes, float scale, std::int64_t begin, std::int64_t n) {
                        for (std::int64_t i = 0; i < n; ++i) x.data()[begin + i] += static_cast<float>(codes[i]) * scale;
@@ -134,6 +166,20 @@ class CpuQuantKernels final : public QuantKernels {
   }
 
  private:
+  static void quantize_floats(Span<const float> x, const QuantFormat& format, Span<std::uint8_t> records, Span<float> error,
+                              const Stream& stream) {
+    stream.enqueue([=] {
+      std::array<float, max_block> values;
+      std::uint8_t* record = records.data();
+      for (std::int64_t begin = 0; begin < x.size(); begin += format.block, record += quant_record_bytes(format)) {
+        const std::int64_t n = std::min<std::int64_t>(format.block, x.size() - begin);
+        encode_floats(x.data() + begin, n, format, record);
+        if (error.empty()) continue;
+        decode_floats(record, n, format, values.data());
+        for (std::int64_t i = 0; i < n; ++i) error.data()[begin + i] = x.data()[begin + i] - values[static_cast<std::size_t>(i)];
+      }
+    });
+  }
   static void check(const QuantFormat& format, std::int64_t size, std::int64_t bytes) {
     require((format.bits == 8 || format.bits == 4) && format.block > 0 && format.block % 8 == 0 && format.block <= max_block,
             ErrorKind::internal, "quantized records: bits must be 8 or 4, the block a multiple of 8 up to 4096");

@@ -5,41 +5,12 @@
 #include <cmath>
 #include <cstdint>
 
-#include "cuda/elementwise.cuh"
+#include "cuda/float_codes.cuh"
+#include "cuda/groups.cuh"
 #include "scape/error.hpp"
 #include "scape/kernels.hpp"
 
 namespace scape::cuda {
-
-inline constexpr int group_size = 8;
-
-struct Group {
-  float at[group_size];
-};
-
-/// x[first …] of x [n]; zeros behind the end.
-__device__ inline Group load_group(const float* x, std::int64_t first, std::int64_t n) {
-  Group group;
-  if (misalignment(x) == 0 && first + group_size <= n) {
-    const Quad low = load(x + first);
-    const Quad high = load(x + first + quad_size);
-    for (int i = 0; i < group_size; ++i) group.at[i] = i < quad_size ? low.at[i] : high.at[i - quad_size];
-  } else {
-    for (int i = 0; i < group_size; ++i) group.at[i] = first + i < n ? x[first + i] : 0;
-  }
-  return group;
-}
-__device__ inline void store_group(float* x, std::int64_t first, std::int64_t n, const Group& group) {
-  if (misalignment(x) == 0 && first + group_size <= n) {
-    Quad low;
-    Quad high;
-    for (int i = 0; i < group_size; ++i) (i < quad_size ? low.at[i] : high.at[i - quad_size]) = group.at[i];
-    store(x + first, low);
-    store(x + first + quad_size, high);
-  } else {
-    for (int i = 0; i < group_size && first + i < n; ++i) x[first + i] = group.at[i];
-  }
-}
 
 /// Philox 4x32-10 (scape/rng.hpp).
 struct Words {
@@ -84,7 +55,7 @@ struct Quantize {
     for (std::int64_t b = global_index(t) / warp_threads; b * format.block < n; b += global_threads(t) / warp_threads) {
       const std::int64_t begin = b * format.block;
       const std::int64_t end = begin + format.block < n ? begin + format.block : n;
-      const float scale = scale_of(t, largest_magnitude(t, begin, end), q);
+      const float scale = scale_of(t, largest_magnitude(t, x, begin, end), q);
       std::uint8_t* record = records + b * record_bytes;
       if (lane == 0) *reinterpret_cast<float*>(record) = scale;
       auto* codes = reinterpret_cast<std::uint32_t*>(record + sizeof(float));
@@ -95,22 +66,6 @@ struct Quantize {
   }
 
  private:
-  template <class Thread>
-  __device__ std::uint32_t largest_magnitude(const Thread& t, std::int64_t begin, std::int64_t end) const {
-    std::uint32_t largest = 0;
-    for (std::int64_t first = begin + t.index() % warp_threads * group_size; first < end; first += warp_threads * group_size) {
-      for (const float x_j : load_group(x, first, end).at) {
-        const std::uint32_t bits = magnitude(t, x_j);
-        if (bits > largest) largest = bits;
-      }
-    }
-    for (int distance = warp_threads / 2; distance > 0; distance /= 2) {
-      const std::uint32_t other = t.shuffle_xor(largest, distance);
-      if (other > largest) largest = other;
-    }
-    return largest;
-  }
-
   template <class Thread>
   __device__ static float scale_of(const Thread& t, std::uint32_t largest, float q) {
     constexpr std::uint32_t infinity = 0x7f800000U;
@@ -186,8 +141,13 @@ class DeviceQuantKernels final : public QuantKernels {
     check(format, x.size(), records.size());
     require(error.empty() || error.size() == x.size(), ErrorKind::internal, "quantize: the error has another size than the vector");
     float* const errors = error.empty() ? nullptr : error.data();
-    Launcher::launch(Quantize{x.data(), x.size(), format, random, records.data(), quant_record_bytes(format), errors},
-                     pieces(quant_blocks(x.size(), format), block_warps), stream);
+    const std::int64_t record_bytes = quant_record_bytes(format);
+    const std::int64_t blocks = pieces(quant_blocks(x.size(), format), block_warps);
+    if (format.code == QuantCode::integer) {
+      Launcher::launch(Quantize{x.data(), x.size(), format, random, records.data(), record_bytes, errors}, blocks, stream);
+    } else {
+      Launcher::launch(EncodeFloats{x.data(), x.size(), format, records.data(), record_bytes, errors}, blocks, stream);
+    }
   }
   void dequantize(Span<const std::uint8_t> records, const QuantFormat& format, Span<float> x, const Stream& stream) const override {
     launch(records, format, x, false, stream);
@@ -200,8 +160,13 @@ class DeviceQuantKernels final : public QuantKernels {
  private:
   static void launch(Span<const std::uint8_t> records, const QuantFormat& format, Span<float> x, bool add, const Stream& stream) {
     check(format, x.size(), records.size());
-    Launcher::launch(Dequantize{records.data(), quant_record_bytes(format), format, x.data(), x.size(), add},
-                     pieces(pieces(x.size(), group_size), block_threads), stream);
+    const std::int64_t record_bytes = quant_record_bytes(format);
+    const std::int64_t blocks = pieces(pieces(x.size(), group_size), block_threads);
+    if (format.code == QuantCode::integer) {
+      Launcher::launch(Dequantize{records.data(), record_bytes, format, x.data(), x.size(), add}, blocks, stream);
+    } else {
+      Launcher::launch(DecodeFloats{records.data(), record_bytes, format, x.data(), x.size(), add}, blocks, stream);
+    }
   }
   static void check(const QuantFormat& format, std::int64_t size, std::int64_t bytes) {
     require((format.bits == 8 || format.bits == 4) && format.block > 0 && format.block % group_size == 0 && format.block <= 4096,

@@ -11,6 +11,14 @@
 
 namespace scape {
 
+namespace {
+
+QuantFormat format_of(PayloadType payload) {
+  return {.code = payload == PayloadType::bf16 ? QuantCode::bf16 : QuantCode::e5m2};
+}
+
+}  // namespace
+
 ReplicatedScape::ReplicatedScape(const ScapeOptions& options, const CommonOptions& common, const MethodContext& context)
     : options_(options),
       common_(common),
@@ -27,7 +35,15 @@ ReplicatedScape::ReplicatedScape(const ScapeOptions& options, const CommonOption
       index_stream_(context.device.kind == DeviceKind::cpu ? Stream() : Stream(context.device)),
       indexed_(context.device),
       arrived_(context.device) {
+  if (options.payload != PayloadType::fp32) {
+    const std::int64_t most = context.layout.size() + 1;
+    coded_.emplace(format_of(options.payload), most, context.rank, context.ranks, context.device);
+    lost_ = Buffer<float>(most, context.device);
+    lost_of_shard_ = Buffer<float>(coded_->longest_shard(), context.device);
+  }
   if (options.buckets.overlap == Overlap::none) return;
+  require(options.payload == PayloadType::fp32, ErrorKind::usage,
+          "overlap = bucketed needs payload = fp32: blocks of codes would depend on the buckets");
   require(options.mask_delay > 0, ErrorKind::usage,
           "overlap = bucketed needs mask_delay of at least 1: with 0 a step's mask is known only after its backward pass");
   require(options.clip == ClipPolicy::recovered, ErrorKind::usage,
@@ -101,11 +117,22 @@ void ReplicatedScape::send(const StepContext& context, Range range, bool with_fl
 
 void ReplicatedScape::exchange(const StepContext& context, Span<float> part) {
   if (part.empty()) return;
+  if (coded_) {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
+    coded_->code(part, {}, lost_.span().subspan(0, part.size()), context.stream);
+  }
   const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, context.stream);
   Event ready(m_.device());
   ready.record(context.stream);
   context.comm_stream.wait(ready);
-  context.comm.all_reduce(part, ReduceOp::sum, context.comm_stream);
+  if (coded_) {
+    const Span<float> lost = lost_of_shard_.span().subspan(0, coded_->shard(part.size()).size());
+    coded_->scatter(context.comm, context.comm_stream);
+    coded_->reduce({}, {}, lost, context.comm_stream);
+    coded_->gather(context.comm, context.comm_stream);
+  } else {
+    context.comm.all_reduce(part, ReduceOp::sum, context.comm_stream);
+  }
 }
 
 // What the backward pass has not sent, at most: everything, and the flag.
@@ -125,6 +152,16 @@ void ReplicatedScape::send_rest(const StepContext& context) {
   if (!has_first) exchange(context, flag());
   for (const Range range : rest) send(context, range, range.begin == 0);
   arrived_.record(context.comm_stream);
+}
+
+// Payload ← the mean over the ranks; lost_ ← what returns to this rank's residual.
+void ReplicatedScape::receive_coded(const StepContext& context) {
+  const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
+  const UpdateKernels& update = update_kernels(m_.device());
+  const Range shard = coded_->shard(mask_.count + 1);
+  coded_->decode(flag_and_values(), context.stream);
+  update.add(lost_.span().subspan(shard.begin, shard.size()), lost_of_shard_.span().subspan(0, shard.size()),
+             static_cast<float>(ranks_), context.stream);
 }
 
 // Σ over the buckets of Σ c² − Σ c² on the mask.
@@ -150,10 +187,12 @@ StepResult ReplicatedScape::step(const StepContext& context) {
     stream.wait(arrived_);
   }
 
+  if (coded_) receive_coded(context);
+
   const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
   const SparseKernels& sparse = sparse_kernels(m_.device());
   StepResult result;
-  sparse.recover_gradient(values(), m_, mask_, static_cast<float>(ranks_), -beta1, beta1, sum_, stream);
+  sparse.recover_gradient(values(), m_, mask_, coded_ ? 1.0F : static_cast<float>(ranks_), -beta1, beta1, sum_, stream);
   const double norm = std::sqrt(read(sum_.span(), stream));
   const double residual = squares_off_mask(stream);
   made_ = sent_ = 0;
@@ -169,9 +208,16 @@ StepResult ReplicatedScape::step(const StepContext& context) {
     step.weight_decay = weight_decay_of(run.role, common_);
     sparse.apply(run.range, context.params, m_, e_, context.grads, values(), mask_, step, stream);
   }
+  double returned = 0;  // Σ of squares of what returns on the mask
+  if (coded_ && options_.residual != ResidualPolicy::none) {
+    const Span<float> lost = lost_.span().subspan(1, mask_.count);
+    sparse.unpack(lost, mask_, e_, stream);
+    update_kernels(m_.device()).sum_of_squares(lost, sum_, stream);
+    returned = read(sum_.span(), stream);
+  }
   result.gradient_norm = local ? local_norm : norm;
   result.density = static_cast<double>(mask_.count) / static_cast<double>(mask_.size);
-  result.residual_norm = step.residual_scale * std::sqrt(residual);
+  result.residual_norm = std::sqrt(step.residual_scale * step.residual_scale * residual + returned);
   result.mask_overlap = masks_.overlap(stream);
   masks_.commit(context);
   return result;
@@ -185,8 +231,10 @@ std::vector<StateEntry> ReplicatedScape::state() {
 }
 
 double ReplicatedScape::expected_wire_bytes(std::int64_t step) const {
-  const auto values = static_cast<double>(masks_.expected_count(step) + 1);
-  return wire_bytes(Collective::all_reduce, values * sizeof(float), ranks_) + masks_.expected_wire_bytes(step);
+  const std::int64_t values = masks_.expected_count(step) + 1;
+  const double payload = coded_ ? coded_->expected_wire_bytes(values)
+                                : wire_bytes(Collective::all_reduce, static_cast<double>(values) * sizeof(float), ranks_);
+  return payload + masks_.expected_wire_bytes(step);
 }
 
 }  // namespace scape

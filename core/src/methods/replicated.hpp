@@ -8,13 +8,19 @@
 // Only the all-reduce may add the ranks' values in another order in a message of another size: not on one or two ranks, where runs
 // with and without buckets are equal bit for bit; on more, to rounding.
 //
+// With payload = bf16 or fp8 the flag and the values take the two phases of CodedMean instead, the middle of it too on the
+// communication stream. A flag of ∞ makes its block NaN, and so the mean's on every rank.
+//
 // Nothing of the state changes before the payload has arrived and says that every rank's gradient was finite: c lives in the
 // gradient buffer until then, so a refused step leaves θ, m, e and the masks as they were.
 #pragma once
 
+#include <optional>
+
 #include "methods/form.hpp"
 #include "methods/mask_schedule.hpp"
 #include "scape/buckets.hpp"
+#include "scape/coded_mean.hpp"
 
 namespace scape {
 
@@ -37,11 +43,13 @@ class ReplicatedScape final : public ScapeForm {
   void send(const StepContext& context, Range range, bool with_flag);
   void send_rest(const StepContext& context);
   void exchange(const StepContext& context, Span<float> part);
+  void receive_coded(const StepContext& context);
   [[nodiscard]] double squares_off_mask(const Stream& stream);
 
   // The payload: the flag "a gradient is not finite", then the k values of c on the mask, from a cache line on.
   static constexpr std::int64_t values_begin = 16;
   [[nodiscard]] Span<float> flag() const { return payload_.span().subspan(values_begin - 1, 1); }
+  [[nodiscard]] Span<float> flag_and_values() const { return payload_.span().subspan(values_begin - 1, mask_.count + 1); }
   [[nodiscard]] Span<float> values() const { return payload_.span().subspan(values_begin, mask_.count); }
 
   ScapeOptions options_;
@@ -55,6 +63,9 @@ class ReplicatedScape final : public ScapeForm {
   Buffer<float> payload_;                      // [values_begin + W]
   Buffer<double> candidate_sums_, sent_sums_;  // Σ c², and that on the mask, of each bucket of this step
   Buffer<double> sum_;                         // [1]
+  std::optional<CodedMean> coded_;             // unless the payload is fp32
+  Buffer<float> lost_;                         // [W + 1] what the coding of flag and values lost
+  Buffer<float> lost_of_shard_;                // and that of the mean, on this rank's shard
   Stream index_stream_;                        // for reading the mask's index
   Event indexed_;
   Event arrived_;

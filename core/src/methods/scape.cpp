@@ -41,6 +41,8 @@ void ScapeOptions::declare(OptionTable& table) {
   table.add("clip", clip, "what clip_norm limits: the gradient recovered from the payload, or each rank's own gradient",
             {{"recovered", ClipPolicy::recovered}, {"local", ClipPolicy::local}});
   buckets.declare(table);
+  table.add("payload", payload, "how values travel; what bf16 or fp8 (e5m2, a scale for 256 values) loses returns to the residual",
+            {{"fp32", PayloadType::fp32}, {"bf16", PayloadType::bf16}, {"fp8", PayloadType::fp8}});
 }
 
 namespace {
@@ -51,6 +53,8 @@ std::unique_ptr<ScapeForm> make_form(const ScapeOptions& options, const CommonOp
             "mask_owner = tensors needs form = replicated; with form = sharded every rank owns a range");
     require(options.buckets.overlap == Overlap::none, ErrorKind::usage,
             "overlap = bucketed needs form = replicated; with form = sharded the payload leaves after the backward pass");
+    require(options.payload == PayloadType::fp32, ErrorKind::usage,
+            "payload = bf16 or fp8 needs form = replicated; with form = sharded values travel in fp32");
     return std::make_unique<ShardedScape>(options, common, context);
   }
   require(options.sharded_payload == ShardedPayload::reduce_scatter, ErrorKind::usage,
