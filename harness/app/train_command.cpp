@@ -169,32 +169,35 @@ int train(const Arguments& arguments, const Run& run, int rank, int ranks) {
   const Device device = run.model->params().device();
   const Stream stream = device.kind == DeviceKind::cpu ? Stream() : Stream(device);
   const Stream comm_stream = options.communication_stream ? Stream(device) : stream;
-  const auto communicator = make_communicator(options.communicator, MPI_COMM_WORLD, device);
-  const auto optimizer = run.config->method().make({.layout = run.model->layout(),
-                                                    .device = device,
-                                                    .rank = rank,
-                                                    .ranks = ranks,
-                                                    .total_steps = options.steps,
-                                                    .seed = static_cast<std::uint64_t>(options.seed)});
   const NodeShare node;
   if (options.threads > 0 || std::getenv("OMP_NUM_THREADS") == nullptr) {
     ops::set_threads(options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, node.processors / node.ranks), stream);
   }
-  if (const int status = on_all_ranks(rank, ranks, [&] { run.recorder->begin(run.info(arguments, *communicator, node.crowded)); });
-      status != 0) {
-    return status;
-  }
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Optimizer> optimizer;
+  std::optional<Trainer> trainer;
+  const int refused = on_all_ranks(rank, ranks, [&] {  // an error in the collective parts is the same on all ranks
+    communicator = make_communicator(options.communicator, MPI_COMM_WORLD, device);
+    optimizer = run.config->method().make({.layout = run.model->layout(),
+                                           .device = device,
+                                           .rank = rank,
+                                           .ranks = ranks,
+                                           .total_steps = options.steps,
+                                           .seed = static_cast<std::uint64_t>(options.seed)});
+    trainer.emplace(TrainingSetup{.model = *run.model,
+                                  .optimizer = *optimizer,
+                                  .communicator = *communicator,
+                                  .training = *run.training,
+                                  .validation = *run.validation,
+                                  .recorder = *run.recorder,
+                                  .stream = stream,
+                                  .comm_stream = comm_stream},
+                    options);
+    run.recorder->begin(run.info(arguments, *communicator, node.crowded));
+  });
+  if (refused != 0) return refused;
   const StopSignal stop;
-  Trainer trainer({.model = *run.model,
-                   .optimizer = *optimizer,
-                   .communicator = *communicator,
-                   .training = *run.training,
-                   .validation = *run.validation,
-                   .recorder = *run.recorder,
-                   .stream = stream,
-                   .comm_stream = comm_stream},
-                  options);
-  const RunStatus status = trainer.run([&] { return stop.requested(); });
+  const RunStatus status = trainer->run([&] { return stop.requested(); });
   return status == RunStatus::complete ? 0 : exit_status(ErrorKind::stopped);
 }
 
