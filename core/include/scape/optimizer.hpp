@@ -71,11 +71,15 @@ struct StateEntry {
   std::string name;
   StateScope scope;
   Span<std::byte> bytes;
+  DType type;  // of the elements that the bytes are
 };
 
 template <class T>
 StateEntry state_entry(std::string name, StateScope scope, Span<T> values) {
-  return {std::move(name), scope, {reinterpret_cast<std::byte*>(values.data()), values.size_bytes(), values.device()}};
+  return {std::move(name),
+          scope,
+          {reinterpret_cast<std::byte*>(values.data()), values.size_bytes(), values.device()},
+          DTypeOf<std::remove_const_t<T>>::value};
 }
 
 class Optimizer {
