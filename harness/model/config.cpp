@@ -15,6 +15,7 @@ struct Shape {
   std::int64_t kv_heads;
   std::int64_t ffn;
   std::int64_t vocab;
+  double norm_epsilon = 1e-5;
 };
 
 // GPT-2: layer norm, learned positions, GELU, tied embedding, biases.
@@ -25,7 +26,8 @@ ModelConfig gpt(const Shape& s) {
           .width = s.width,
           .heads = s.heads,
           .kv_heads = s.kv_heads,
-          .ffn = s.ffn};
+          .ffn = s.ffn,
+          .norm_epsilon = s.norm_epsilon};
 }
 
 // Llama: RMS norm, rotary positions, SwiGLU, untied, no biases.
@@ -44,14 +46,22 @@ struct Preset {
   ModelConfig config;
 };
 
-// To add a model, add a row. A data set's vocabulary replaces the one given here.
+// To add a model, add a row. The vocabulary of a token file replaces the one given here. Shapes from: GPT-2 (Radford et al., 2019;
+// 345m is its "medium"), the Llamas of 60 and 130 million that ReLoRA (arXiv 2307.05695) and GaLore (arXiv 2403.03507) train, and
+// the three models of SCAPE (arXiv 2607.01678).
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> table{
-      // name                context layers width heads kv_heads  ffn vocab
+      // name               context layers width heads kv_heads ffn vocab
       {"gpt-nano", /*  */ gpt({64, 3, 96, 3, 3, 384, 256})},
       {"gpt-mini", /*  */ gpt({128, 4, 192, 6, 6, 768, 256})},
+      {"gpt2-124m", /* */ gpt({1024, 12, 768, 12, 12, 3072, 50257})},
+      {"gpt-345m", /*  */ gpt({1024, 24, 1024, 16, 16, 4096, 50257})},
       {"llama-nano", /**/ llama({64, 3, 96, 3, 1, 256, 256})},
       {"llama-mini", /**/ llama({128, 4, 192, 6, 2, 512, 256})},
+      {"llama-60m", /* */ llama({1024, 8, 512, 8, 8, 1376, 32000, 1e-6})},
+      {"llama-130m", /**/ llama({1024, 12, 768, 12, 12, 2048, 32000, 1e-6})},
+      {"llama-500m", /**/ llama({4096, 16, 1536, 16, 8, 4096, 32000})},
+      {"llama-1.8b", /**/ llama({4096, 24, 2560, 32, 8, 6912, 32000})},
   };
   return table;
 }

@@ -20,15 +20,29 @@ std::string usage_error(const std::function<void()>& action) {
 }
 
 TEST(ModelConfig, PresetsHaveTheirParameterCounts) {
-  // GPT: V·C + T·C + L·(12 C² + 13 C) + 2 C.  Llama: 2·V·C + L·(2 C² + 2·C·kv·s + 3·C·F + 2 C) + C.
-  EXPECT_EQ(parameter_layout(model_config("gpt-nano")).size(), 256 * 96 + 64 * 96 + 3 * (12 * 96 * 96 + 13 * 96) + 2 * 96);
-  EXPECT_EQ(parameter_layout(model_config("gpt-mini")).size(), 256 * 192 + 128 * 192 + 4 * (12 * 192 * 192 + 13 * 192) + 2 * 192);
-  EXPECT_EQ(parameter_layout(model_config("llama-nano")).size(),
-            2 * 256 * 96 + 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 256 + 2 * 96) + 96);
-  EXPECT_EQ(parameter_layout(model_config("llama-mini")).size(),
-            2 * 256 * 192 + 4 * (2 * 192 * 192 + 2 * 192 * 64 + 3 * 192 * 512 + 2 * 192) + 192);
-  for (const std::string& name : model_presets()) EXPECT_NO_THROW(model_config(name).validate()) << name;
-  EXPECT_THAT(model_presets(), ElementsAre("gpt-nano", "gpt-mini", "llama-nano", "llama-mini"));
+  // V·C + T·C + L·(12 C² + 13 C) + 2 C
+  const auto gpt = [](std::int64_t v, std::int64_t t, std::int64_t l, std::int64_t c) {
+    return v * c + t * c + l * (12 * c * c + 13 * c) + 2 * c;
+  };
+  // 2·V·C + L·(2 C² + 2·C·kv·s + 3·C·F + 2 C) + C
+  const auto llama = [](std::int64_t v, std::int64_t l, std::int64_t c, std::int64_t kv, std::int64_t head, std::int64_t f) {
+    return 2 * v * c + l * (2 * c * c + 2 * c * kv * head + 3 * c * f + 2 * c) + c;
+  };
+  const std::vector<std::pair<std::string, std::int64_t>> expected{{"gpt-nano", gpt(256, 64, 3, 96)},
+                                                                   {"gpt-mini", gpt(256, 128, 4, 192)},
+                                                                   {"gpt2-124m", 124'439'808},
+                                                                   {"gpt-345m", 354'823'168},
+                                                                   {"llama-nano", llama(256, 3, 96, 1, 32, 256)},
+                                                                   {"llama-mini", llama(256, 4, 192, 2, 32, 512)},
+                                                                   {"llama-60m", 58'073'600},
+                                                                   {"llama-130m", 134'105'856},
+                                                                   {"llama-500m", llama(32000, 16, 1536, 8, 96, 4096)},
+                                                                   {"llama-1.8b", llama(32000, 24, 2560, 8, 80, 6912)}};
+  std::vector<std::pair<std::string, std::int64_t>> found;
+  for (const std::string& name : model_presets()) found.emplace_back(name, parameter_layout(model_config(name)).size());
+  EXPECT_EQ(found, expected);
+  EXPECT_EQ(gpt(50257, 1024, 12, 768), 124'439'808) << "as published";
+  EXPECT_EQ(llama(32000, 8, 512, 8, 64, 1376), 58'073'600);
 }
 
 TEST(ModelConfig, UnknownPresetNamesTheNearest) {

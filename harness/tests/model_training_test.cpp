@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 class ModelTraining : public ::testing::TestWithParam<std::string> {};
 
 TEST(ModelTraining, FirstLossIsTheLogarithmOfTheVocabulary) {
-  for (const std::string& name : model_presets()) {
+  for (const char* name : {"gpt-nano", "gpt-mini", "llama-nano", "llama-mini"}) {
     const ModelConfig config = model_config(name);
     const Sample sample(config, 2, config.context);
     EXPECT_NEAR(make_model(config)->evaluate(sample.batch(), Stream()), std::log(256.0), 0.1) << name;
