@@ -89,6 +89,7 @@ class ScapeOracle {
     gradient_norm = std::sqrt(squares);
     const double clip = s.clip_local ? 1 : clip_factor(gradient_norm);
     // 2. residual, carry   5. m   6. θ
+    doubt = 0;
     const double c1 = s.bias_correction == Settings::none ? 1 : 1 - std::pow(s.beta1, static_cast<double>(t));
     const double c2 = s.bias_correction == Settings::scape ? 1 - std::pow(s.beta2, static_cast<double>(t)) : 1;
     for (const Tensor& tensor : s.tensors) {
@@ -104,6 +105,9 @@ class ScapeOracle {
         const double clipped = clip * gradient[j];
         const double previous = s.bias_correction == Settings::official ? m[j] / c1 : m[j];
         const double v = s.beta2 * previous * previous + (1 - s.beta2) * clipped * clipped;
+        double largest = 0;
+        for (std::size_t r = 0; r < ranks; ++r) largest = std::max(largest, std::abs(sent[r][j]));
+        doubt = std::max(doubt, std::ldexp(clip * largest, -24) / c1 / (std::sqrt(v / c2) + s.epsilon));
         m[j] = s.beta1 * m[j] + (1 - s.beta1) * clipped;
         theta[j] -= learning_rate * (m[j] / c1 / (std::sqrt(v / c2) + s.epsilon) + decay * theta[j]);
       }
@@ -122,6 +126,10 @@ class ScapeOracle {
   // Smallest relative distance between the last element chosen and the first one not chosen, in the last mask made: where it is
   // near the rounding of a float, an implementation in float may choose otherwise and still be right.
   double margin = std::numeric_limits<double>::infinity();
+  // Largest change of m̂/(√v̂+ε) in the last step when a float rounds the largest of the ranks' numbers behind m. Where m_{t−1} is 0
+  // and these numbers cancel each other, what rounding leaves of ĝ is all that AdamS has to go by, whose step does not depend on
+  // the size of ĝ.
+  double doubt = 0;
 
  private:
   struct Pending {
