@@ -1,5 +1,6 @@
 // The list of baselines: one line each.
 #include "demo.hpp"
+#include "oktopk.hpp"
 #include "onebit_adam.hpp"
 #include "powersgd.hpp"
 #include "quantized.hpp"
@@ -21,6 +22,8 @@ void register_baselines(Registry& registry) {
                                 "ZeRO++ qgZ, Wang et al. 2023 (arXiv 2306.10209)");
   registry.syncs.add<TopKShared>("topk_shared", "top-k on a mask that all ranks share: the union of their choices, or an owner's",
                                  "Renggli et al. 2019 (SparCML, arXiv 1802.08021)");
+  registry.syncs.add<OkTopK>("oktopk", "sparse all-reduce of the top-k by thresholds: split, reduce, balance, gather",
+                             "Li & Hoefler 2022 (arXiv 2201.07598)");
   registry.syncs.add<Radius>("radius", "per-tensor top-k of a dense mean, kept for the steps until the next one",
                              "Zheng & Zhang, MLSys 2025");
   registry.syncs.add<PowerSgd>("powersgd", "factors of low rank from one power iteration a step",
