@@ -22,15 +22,23 @@ const Backend& usable_backend(Device device) {
   }
   return chosen;
 }
+
+thread_local std::int64_t asked_for = 0;
 }  // namespace
 
+std::int64_t allocated_bytes() noexcept {
+  return asked_for;
+}
+
 void* allocate(std::size_t bytes, Device device) {
+  asked_for += static_cast<std::int64_t>(bytes);
   return bytes == 0 ? nullptr : usable_backend(device).allocate(bytes, device.index);
 }
 void deallocate(void* data, Device device) noexcept {
   backend(device.kind).deallocate(data, device.index);
 }
 void* allocate_pinned(std::size_t bytes, Device device) {
+  asked_for += static_cast<std::int64_t>(bytes);
   return bytes == 0 ? nullptr : usable_backend(device).allocate_pinned(bytes, device.index);
 }
 void deallocate_pinned(void* data, Device device) noexcept {

@@ -123,8 +123,6 @@ void ModelConfig::validate() const {
 
 ParameterLayout parameter_layout(const ModelConfig& c) {
   c.validate();
-  const std::int64_t qkv = (c.heads + 2 * c.kv_heads) * c.head_size();
-  const std::int64_t ffn_in = c.activation == Activation::swiglu ? 2 * c.ffn : c.ffn;
   ParameterLayout layout;
   const auto layer_name = [](std::int64_t layer) { return "layers." + std::to_string(layer) + "."; };
 
@@ -135,9 +133,9 @@ ParameterLayout parameter_layout(const ModelConfig& c) {
   if (c.positions == Positions::learned) matrix("positions", c.context, c.width);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     const std::string prefix = layer_name(layer);
-    matrix(prefix + "attention.qkv", qkv, c.width);
+    matrix(prefix + "attention.qkv", c.qkv_width(), c.width);
     matrix(prefix + "attention.out", c.width, c.width);
-    matrix(prefix + "ffn.in", ffn_in, c.width);
+    matrix(prefix + "ffn.in", c.ffn_in_width(), c.width);
     matrix(prefix + "ffn.out", c.width, c.ffn);
   }
   if (!c.tied_embedding) matrix("head", c.vocab, c.width);
@@ -153,10 +151,10 @@ ParameterLayout parameter_layout(const ModelConfig& c) {
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     const std::string prefix = layer_name(layer);
     norm(prefix + "norm1");
-    bias(prefix + "attention.qkv", qkv);
+    bias(prefix + "attention.qkv", c.qkv_width());
     bias(prefix + "attention.out", c.width);
     norm(prefix + "norm2");
-    bias(prefix + "ffn.in", ffn_in);
+    bias(prefix + "ffn.in", c.ffn_in_width());
     bias(prefix + "ffn.out", c.width);
   }
   norm("norm");

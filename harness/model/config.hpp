@@ -36,6 +36,10 @@ struct ModelConfig {
   std::int64_t init_seed = 1234;
 
   [[nodiscard]] std::int64_t head_size() const { return width / heads; }
+  /// Rows of the fused projection of a token's query heads, key heads and value heads, in this order.
+  [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_size(); }
+  /// Rows of the first matrix of the feed-forward block; with swiglu those of the gate, then those of up.
+  [[nodiscard]] std::int64_t ffn_in_width() const { return activation == Activation::swiglu ? 2 * ffn : ffn; }
   /// Declares every setting under its member's name.
   void declare(OptionTable& table);
   /// Throws Error(usage) naming the setting that cannot be meant.

@@ -59,4 +59,12 @@ class Model {
 /// not valid or a device without model code.
 [[nodiscard]] std::unique_ptr<Model> make_model(const ModelConfig& config, Device device = cpu_device);
 
+/// Bytes on one rank of a model that computes batches of `sequences` rows of `length` tokens; nothing is allocated.
+struct ModelMemory {
+  std::int64_t parameters = 0;
+  std::int64_t gradients = 0;
+  std::int64_t activations = 0;  // what the backward pass needs, its own gradients and scratch, and tables
+};
+[[nodiscard]] ModelMemory model_memory(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
+
 }  // namespace scape

@@ -74,6 +74,42 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
+// Everything between a batch and its loss and gradient, for one shape of batch.
+struct Workspace {
+  std::vector<LayerActivations> layers;
+  NormActivations final;
+  Span<float> x, logits, losses;                       // [R, C], [R, V], [R]
+  Span<float> dx, dbranch, dqkv, dhidden, dactivated;  // gradients of x, of a branch's input, of qkv, hidden, activated
+  Span<float> dprobabilities;                          // [H, T, T], one sequence at a time
+
+  Workspace() = default;
+  Workspace(Carver& memory, const ModelConfig& config, std::int64_t sequences, std::int64_t length)
+      : layers(static_cast<std::size_t>(config.layers)) {
+    const std::int64_t rows = sequences * length;
+    const std::int64_t stream_size = rows * config.width;
+    const auto norm = [&] { return NormActivations{memory.take(stream_size), memory.take(rows), memory.take(stream_size)}; };
+    for (LayerActivations& a : layers) {
+      a.norm1 = norm();
+      a.qkv = memory.take(rows * config.qkv_width());
+      a.probabilities = memory.take(rows * config.heads * length);
+      a.attention = memory.take(stream_size);
+      a.norm2 = norm();
+      a.hidden = memory.take(rows * config.ffn_in_width());
+      a.activated = memory.take(rows * config.ffn);
+    }
+    final = norm();
+    x = memory.take(stream_size);
+    logits = memory.take(rows * config.vocab);
+    losses = memory.take(rows);
+    dx = memory.take(stream_size);
+    dbranch = memory.take(stream_size);
+    dqkv = memory.take(rows * config.qkv_width());
+    dhidden = memory.take(rows * config.ffn_in_width());
+    dactivated = config.activation == Activation::swiglu ? memory.take(rows * config.ffn) : dhidden;
+    dprobabilities = memory.take(config.heads * length * length);
+  }
+};
+
 class Transformer final : public Model {
  public:
   Transformer(const ModelConfig& config, Device device)
@@ -96,8 +132,8 @@ class Transformer final : public Model {
                           const GradientsReady& gradients_ready) override {
     check(batch, true);
     forward(batch, stream);
-    ops::cross_entropy_forward_backward(loss_, losses_, logits_, batch.targets, batch.tokens(), config_.vocab, gradient_scale,
-                                        stream);
+    ops::cross_entropy_forward_backward(loss_, work_.losses, work_.logits, batch.targets, batch.tokens(), config_.vocab,
+                                        gradient_scale, stream);
     backward(
         batch, stream, gradients_ready ? gradients_ready : [](Range) {});
     return read_loss(stream);
@@ -106,14 +142,14 @@ class Transformer final : public Model {
   [[nodiscard]] double evaluate(const Batch& batch, const Stream& stream) override {
     check(batch, true);
     forward(batch, stream);
-    ops::cross_entropy_forward(loss_, losses_, logits_, batch.targets, batch.tokens(), config_.vocab, stream);
+    ops::cross_entropy_forward(loss_, work_.losses, work_.logits, batch.targets, batch.tokens(), config_.vocab, stream);
     return read_loss(stream);
   }
 
   void logits(const Batch& batch, Span<float> out, const Stream& stream) override {
     check(batch, false);
     forward(batch, stream);
-    copy(out, logits_, stream);
+    copy(out, work_.logits, stream);
   }
 
  private:
@@ -197,47 +233,20 @@ class Transformer final : public Model {
     }
   }
 
-  // Points every activation into the workspace, which grows to the largest batch seen.
+  // Points every activation into the memory, which grows to the largest batch seen.
   void lay_out(const Batch& batch, const Stream& stream) {
     if (batch.sequences == sequences_ && batch.length == length_) return;
     Carver count;
-    carve(count, batch);
-    if (count.used() > workspace_.size()) {
+    const Workspace counted(count, config_, batch.sequences, batch.length);
+    if (count.used() > memory_.size()) {
       stream.synchronize();
-      workspace_ = Buffer<float>();
-      workspace_ = Buffer<float>(count.used(), params_.device());
+      memory_ = Buffer<float>();
+      memory_ = Buffer<float>(count.used(), params_.device());
     }
-    Carver memory(workspace_.span());
-    carve(memory, batch);
+    Carver memory(memory_.span());
+    work_ = Workspace(memory, config_, batch.sequences, batch.length);
     sequences_ = batch.sequences;
     length_ = batch.length;
-  }
-
-  void carve(Carver& memory, const Batch& batch) {
-    const std::int64_t rows = batch.tokens();
-    const std::int64_t stream_size = rows * config_.width;
-    const auto norm = [&] { return NormActivations{memory.take(stream_size), memory.take(rows), memory.take(stream_size)}; };
-    activations_.resize(layers_.size());
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      LayerActivations& a = activations_[i];
-      a.norm1 = norm();
-      a.qkv = memory.take(rows * layers_[i].qkv.out);
-      a.probabilities = memory.take(rows * config_.heads * batch.length);
-      a.attention = memory.take(stream_size);
-      a.norm2 = norm();
-      a.hidden = memory.take(rows * layers_[i].ffn_in.out);
-      a.activated = memory.take(rows * config_.ffn);
-    }
-    final_ = norm();
-    x_ = memory.take(stream_size);
-    logits_ = memory.take(rows * config_.vocab);
-    losses_ = memory.take(rows);
-    dx_ = memory.take(stream_size);
-    dbranch_ = memory.take(stream_size);
-    dqkv_ = memory.take(rows * layers_[0].qkv.out);
-    dhidden_ = memory.take(rows * layers_[0].ffn_in.out);
-    dactivated_ = config_.activation == Activation::swiglu ? memory.take(rows * config_.ffn) : dhidden_;
-    dprobabilities_ = memory.take(config_.heads * batch.length * batch.length);
   }
 
   // ---- pieces with their parameters filled in
@@ -280,58 +289,58 @@ class Transformer final : public Model {
 
   void forward(const Batch& batch, const Stream& stream) {
     lay_out(batch, stream);
-    ops::embedding_forward(x_, batch.inputs, param(embedding_), param(positions_), embedding_shape(), stream);
+    ops::embedding_forward(work_.x, batch.inputs, param(embedding_), param(positions_), embedding_shape(), stream);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const LayerRanges& r = layers_[i];
-      const LayerActivations& a = activations_[i];
-      norm_forward(a.norm1, x_, r.norm1, stream);
+      const LayerActivations& a = work_.layers[i];
+      norm_forward(a.norm1, work_.x, r.norm1, stream);
       linear_forward(a.qkv, a.norm1.output, r.qkv, Write::assign, stream);
       if (config_.positions == Positions::rotary) ops::rotary_forward(a.qkv, cosine_, sine_, rotary_shape(), stream);
       ops::attention_forward(a.attention, a.probabilities, a.qkv, attention_shape(), stream);
-      linear_forward(x_, a.attention, r.attention_out, Write::add, stream);
+      linear_forward(work_.x, a.attention, r.attention_out, Write::add, stream);
 
-      norm_forward(a.norm2, x_, r.norm2, stream);
+      norm_forward(a.norm2, work_.x, r.norm2, stream);
       linear_forward(a.hidden, a.norm2.output, r.ffn_in, Write::assign, stream);
       if (config_.activation == Activation::gelu) {
         ops::gelu_forward(a.activated, a.hidden, stream);
       } else {
         ops::swiglu_forward(a.activated, a.hidden, batch.tokens(), config_.ffn, stream);
       }
-      linear_forward(x_, a.activated, r.ffn_out, Write::add, stream);
+      linear_forward(work_.x, a.activated, r.ffn_out, Write::add, stream);
     }
-    norm_forward(final_, x_, final_norm_, stream);
-    linear_forward(logits_, final_.output, head(), Write::assign, stream);
+    norm_forward(work_.final, work_.x, final_norm_, stream);
+    linear_forward(work_.logits, work_.final.output, head(), Write::assign, stream);
   }
 
-  // From dlogits in logits_. dx_ is the gradient of the residual stream; every branch adds to it through its norm.
+  // From dlogits in work_.logits. work_.dx is the gradient of the residual stream; every branch adds to it through its norm.
   void backward(const Batch& batch, const Stream& stream, const GradientsReady& ready) {
-    linear_backward(dbranch_, logits_, final_.output, head(), stream);
+    linear_backward(work_.dbranch, work_.logits, work_.final.output, head(), stream);
     if (!config_.tied_embedding) ready(head_);
-    zero(dx_, stream);
-    norm_backward(dx_, dbranch_, final_, final_norm_, stream);
+    zero(work_.dx, stream);
+    norm_backward(work_.dx, work_.dbranch, work_.final, final_norm_, stream);
     ready({final_norm_.scale.begin, layout_.size()});
 
     for (std::size_t i = layers_.size(); i-- > 0;) {
       const LayerRanges& r = layers_[i];
-      const LayerActivations& a = activations_[i];
-      linear_backward(dactivated_, dx_, a.activated, r.ffn_out, stream);
+      const LayerActivations& a = work_.layers[i];
+      linear_backward(work_.dactivated, work_.dx, a.activated, r.ffn_out, stream);
       if (config_.activation == Activation::gelu) {
-        ops::gelu_backward(dhidden_, dactivated_, a.hidden, stream);
+        ops::gelu_backward(work_.dhidden, work_.dactivated, a.hidden, stream);
       } else {
-        ops::swiglu_backward(dhidden_, dactivated_, a.hidden, batch.tokens(), config_.ffn, stream);
+        ops::swiglu_backward(work_.dhidden, work_.dactivated, a.hidden, batch.tokens(), config_.ffn, stream);
       }
-      linear_backward(dbranch_, dhidden_, a.norm2.output, r.ffn_in, stream);
-      norm_backward(dx_, dbranch_, a.norm2, r.norm2, stream);
+      linear_backward(work_.dbranch, work_.dhidden, a.norm2.output, r.ffn_in, stream);
+      norm_backward(work_.dx, work_.dbranch, a.norm2, r.norm2, stream);
 
-      linear_backward(dbranch_, dx_, a.attention, r.attention_out, stream);
-      ops::attention_backward(dqkv_, dbranch_, a.qkv, a.probabilities, dprobabilities_, attention_shape(), stream);
-      if (config_.positions == Positions::rotary) ops::rotary_backward(dqkv_, cosine_, sine_, rotary_shape(), stream);
-      linear_backward(dbranch_, dqkv_, a.norm1.output, r.qkv, stream);
-      norm_backward(dx_, dbranch_, a.norm1, r.norm1, stream);
+      linear_backward(work_.dbranch, work_.dx, a.attention, r.attention_out, stream);
+      ops::attention_backward(work_.dqkv, work_.dbranch, a.qkv, a.probabilities, work_.dprobabilities, attention_shape(), stream);
+      if (config_.positions == Positions::rotary) ops::rotary_backward(work_.dqkv, cosine_, sine_, rotary_shape(), stream);
+      linear_backward(work_.dbranch, work_.dqkv, a.norm1.output, r.qkv, stream);
+      norm_backward(work_.dx, work_.dbranch, a.norm1, r.norm1, stream);
       ready(r.matrices);
       ready(r.vectors);
     }
-    ops::embedding_backward(grad(embedding_), grad(positions_), dx_, batch.inputs, embedding_shape(), stream);
+    ops::embedding_backward(grad(embedding_), grad(positions_), work_.dx, batch.inputs, embedding_shape(), stream);
     ready({0, layers_.front().matrices.begin});
   }
 
@@ -354,17 +363,22 @@ class Transformer final : public Model {
   std::vector<LayerRanges> layers_;
   NormRanges final_norm_;
 
-  Buffer<float> workspace_;
-  std::int64_t sequences_ = 0;  // the shape that the spans below are laid out for
+  Buffer<float> memory_;
+  Workspace work_;
+  std::int64_t sequences_ = 0;  // the shape that work_ is laid out for
   std::int64_t length_ = 0;
-  std::vector<LayerActivations> activations_;
-  NormActivations final_;
-  Span<float> x_, logits_, losses_;                         // [R, C], [R, V], [R]
-  Span<float> dx_, dbranch_, dqkv_, dhidden_, dactivated_;  // gradients of x, of a branch's input, of qkv, hidden, activated
-  Span<float> dprobabilities_;                              // [H, T, T], one sequence at a time
 };
 
 }  // namespace
+
+ModelMemory model_memory(const ModelConfig& config, std::int64_t sequences, std::int64_t length) {
+  constexpr std::int64_t bytes = sizeof(float);
+  const std::int64_t parameters = parameter_layout(config).size();
+  Carver count;
+  const Workspace counted(count, config, sequences, length);
+  const std::int64_t tables = config.positions == Positions::rotary ? config.context * config.head_size() : 0;
+  return {parameters * bytes, parameters * bytes, (count.used() + tables) * bytes};
+}
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, Device device) {
   require(device.kind == DeviceKind::cpu, ErrorKind::usage,

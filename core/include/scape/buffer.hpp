@@ -21,6 +21,8 @@ void* allocate(std::size_t bytes, Device device);         // zeroed, aligned to 
 void* allocate_pinned(std::size_t bytes, Device device);  // host memory that `device` can copy from asynchronously
 void deallocate(void* data, Device device) noexcept;
 void deallocate_pinned(void* data, Device device) noexcept;
+/// Bytes that this thread has asked for so far, freed ones too: what an object allocates while it is built is a difference of two.
+[[nodiscard]] std::int64_t allocated_bytes() noexcept;
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes, const Stream& stream);
 void zero_bytes(void* data, Device device, std::size_t bytes, const Stream& stream);
 }  // namespace detail
