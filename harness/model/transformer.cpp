@@ -188,21 +188,19 @@ class Transformer final : public Model {
   // Matrices N(0, init_std²), one generator stream per tensor; scales 1; shifts and biases 0.
   void initialise() {
     const double residual_std = config_.init_std / std::sqrt(2.0 * static_cast<double>(config_.layers));
-    std::vector<float> values(static_cast<std::size_t>(layout_.size()));
     std::uint64_t index = 0;
     for (const ParameterTensor& tensor : layout_.tensors()) {
       const bool into_residual = tensor.name.ends_with("attention.out") || tensor.name.ends_with("ffn.out");
       const auto deviation = static_cast<float>(into_residual ? residual_std : config_.init_std);
       Rng rng(static_cast<std::uint64_t>(config_.init_seed), index++);
-      const auto begin = values.begin() + tensor.range.begin;
-      const auto end = values.begin() + tensor.range.end;
+      std::vector<float> values(static_cast<std::size_t>(tensor.range.size()));
       if (tensor.role == TensorRole::matrix) {
-        std::generate(begin, end, [&] { return deviation * rng.normal(); });
+        std::generate(values.begin(), values.end(), [&] { return deviation * rng.normal(); });
       } else if (tensor.name.ends_with(".scale")) {
-        std::fill(begin, end, 1.0F);
+        std::fill(values.begin(), values.end(), 1.0F);
       }
+      upload(part(params_, tensor.range), values);
     }
-    upload(params_, values);
   }
 
   void make_rotary_table(Device device) {
@@ -216,9 +214,9 @@ class Transformer final : public Model {
     upload(sine_, sine);
   }
 
-  static void upload(const Buffer<float>& to, std::span<const float> from) {
+  static void upload(Span<float> to, std::span<const float> from) {
     const Stream stream = to.device().kind == DeviceKind::cpu ? Stream() : Stream(to.device());
-    copy(to.span(), from, stream);
+    copy(to, from, stream);
     stream.synchronize();
   }
 

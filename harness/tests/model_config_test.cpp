@@ -94,6 +94,23 @@ TEST(ModelConfig, FlopsCountMatrixProductsAndAttention) {
   EXPECT_DOUBLE_EQ(flops_per_token(model_config("llama-nano")), llama);
 }
 
+TEST(ModelConfig, CountsBeyond32BitsAreExact) {
+  ModelConfig config = model_config("llama-1.8b");
+  config.layers = 96;
+  const ParameterLayout layout = parameter_layout(config);
+  const std::int64_t layer = 2 * 2560 * 2560 + 2 * 2560 * 640 + 3 * 2560 * 6912 + 2 * 2560;
+  EXPECT_EQ(layout.size(), 2 * 32000 * 2560 + 96 * layer + 2560);
+  EXPECT_GT(layout.size(), std::int64_t{3} << 31);
+  EXPECT_EQ(layout.tensors().back().range.end, layout.size());
+  for (std::size_t i = 1; i < layout.tensors().size(); ++i) {
+    EXPECT_EQ(layout.tensors()[i].range.begin, layout.tensors()[i - 1].range.end);
+  }
+  const ModelMemory memory = model_memory(config, 64, 4096);
+  EXPECT_EQ(memory.parameters, 4 * layout.size());
+  EXPECT_GT(memory.activations, std::int64_t{4} * 64 * 4096 * 32000) << "logits alone";
+  EXPECT_GT(flops_per_token(config), 6.0 * 96 * static_cast<double>(layer));
+}
+
 TEST(ModelConfig, InitialisationFollowsTheRoles) {
   const ModelConfig config = model_config("gpt-nano");
   const auto model = make_model(config);

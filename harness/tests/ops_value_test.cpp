@@ -1,5 +1,8 @@
 // Operators on inputs small enough to work out by hand, and the accuracy of the vectorised exponential.
+#include <sys/mman.h>
+
 #include <numbers>
+#include <numeric>
 
 #include "model_test_support.hpp"
 #include "ops/activation.hpp"
@@ -147,6 +150,26 @@ TEST(OpsValue, IdsOutsideTheVocabularyAreRefused) {
                 "token id " + std::to_string(bad) + " at position 1 of the batch is outside the vocabulary of 3");
     }
   }
+}
+
+// A table of more than 2^31 elements, of which only the pages that are touched exist.
+TEST(OpsValue, EmbeddingReachesBeyond32Bits) {
+  constexpr std::int64_t width = 1024;
+  constexpr std::int64_t vocab = (std::int64_t{1} << 21) + 8;
+  constexpr std::size_t bytes = static_cast<std::size_t>(width * vocab) * sizeof(float);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) GTEST_SKIP() << "no " << bytes << " bytes of address space";
+  const Span<float> table(static_cast<float*>(memory), width * vocab, cpu_device);
+  float* last = table.data() + (vocab - 1) * width;
+  std::iota(last, last + width, 1.0F);
+  const std::vector<std::int32_t> ids{vocab - 1, 3};
+  Floats x(2 * width);
+  ops::embedding_forward(span_of(x), span_of(ids), table, Span<const float>(), {1, 2, width, vocab}, Stream());
+  EXPECT_TRUE(std::equal(last, last + width, x.begin()));
+  EXPECT_EQ(x[width], 0);
+  ops::embedding_backward(table, Span<float>(), span_of(x), span_of(ids), {1, 2, width, vocab}, Stream());
+  EXPECT_EQ(last[width - 1], 2 * width);
+  munmap(memory, bytes);
 }
 
 TEST(OpsValue, ThreadsAreCounted) {
