@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al., RoFormer, 2021) in Llama's half-split layout: at position p the pair
-// (x[i], x[i + size/2]) of a head turns by the angle p · base^(−2i/size).
+// Rotary position embedding (Su et al., RoFormer, 2021) in the half-split layout of Hugging Face's Llama: at position p the pair
+// (x[i], x[i + size/2]) of a head turns by the angle p · base^(−2i/size). Weights need no permutation between there and here.
 #pragma once
 
 #include "scape/buffer.hpp"
