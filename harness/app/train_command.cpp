@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "checkpoint/checkpoint_writer.hpp"
 #include "commands.hpp"
 #include "data/token_file.hpp"
 #include "ops/threads.hpp"
@@ -17,7 +18,7 @@
 #include "scape/error.hpp"
 #include "train/run_config.hpp"
 #include "train/settings_file.hpp"
-#include "train/stop_signal.hpp"
+#include "train/stop.hpp"
 #include "train/trainer.hpp"
 
 namespace scape {
@@ -28,7 +29,10 @@ struct Arguments {
   std::string config;
   std::vector<std::string> settings;
   std::string out;
+  std::string checkpoints;
   bool overwrite = false;
+  bool resume = false;
+  bool allow_changes = false;
   bool list = false;
   std::string command_line;
 };
@@ -84,6 +88,12 @@ struct NodeShare {
   }
 };
 
+// The folder of a run's checkpoints: as given, or beside its run file; empty if it has neither.
+std::filesystem::path checkpoint_folder(const Arguments& arguments) {
+  if (!arguments.checkpoints.empty() || arguments.out.empty()) return arguments.checkpoints;
+  return std::filesystem::path(arguments.out).replace_extension(".ckpt");
+}
+
 // All that a run needs. Building it can fail on one rank alone (a file that is missing on its node), so nothing in here is
 // collective except at the places that say so.
 struct Run {
@@ -92,6 +102,8 @@ struct Run {
   std::optional<TokenFile> tokens;
   std::optional<TokenStream> training, validation;
   std::unique_ptr<Model> model;
+  std::optional<Checkpoint> checkpoint;  // to go on from
+  std::optional<CheckpointWriter> checkpoints;
   std::unique_ptr<Recorder> recorder = std::make_unique<NullRecorder>();
 
   Run(const Arguments& arguments, int rank, int ranks) {
@@ -114,6 +126,40 @@ struct Run {
     training.emplace(*tokens, Split::train, order, rank, ranks);
     validation.emplace(*tokens, Split::validation, order, rank, ranks);
     model = make_model(config->model, train.device == "cpu" ? cpu_device : Device{DeviceKind::cuda, 0});
+    if (!checkpoint_folder(arguments).empty()) open_checkpoints(arguments, rank, ranks);
+  }
+
+  void open_checkpoints(const Arguments& arguments, int rank, int ranks) {
+    const std::filesystem::path folder = checkpoint_folder(arguments);
+    const TokenFileInfo& data = tokens->info();
+    const CheckpointInfo info{.ranks = ranks,
+                              .options = config->texts(),
+                              .facts = {{"data_source", data.source},
+                                        {"train_tokens", std::to_string(data.train_tokens)},
+                                        {"validation_tokens", std::to_string(data.validation_tokens)}}};
+    checkpoints.emplace(folder, config->train.checkpoint_keep, info, rank);
+    if (checkpoints_in(folder).empty()) return;
+    if (!arguments.resume && !arguments.overwrite) {
+      throw Error(ErrorKind::usage,
+                  folder.string() + ": holds checkpoints of a run; give --resume to go on from the last, or --overwrite");
+    }
+    if (!arguments.resume) return;
+    checkpoint.emplace(Checkpoint::open(folder));
+    std::string obstacle;
+    if (const std::string changed = config->differences(checkpoint->info().options); !changed.empty() && !arguments.allow_changes) {
+      obstacle = "was written with other options: " + changed + " (--allow-changes goes on with them)";
+    } else if (checkpoint->info().facts != info.facts) {
+      obstacle = "was written with other data: " + checkpoint->info().facts.at("data_source");
+    } else if (checkpoint->info().step > config->train.steps) {
+      obstacle = fmt::format("is of step {}, behind the last step {}", checkpoint->info().step, config->train.steps);
+    }
+    if (obstacle.empty()) {
+      checkpoint->verify(rank, ranks);
+    } else if (arguments.overwrite) {
+      checkpoint.reset();
+    } else {
+      throw Error(ErrorKind::usage, checkpoint->folder().string() + ": " + obstacle);
+    }
   }
 
   [[nodiscard]] RunInfo info(const Arguments& arguments, const Communicator& communicator, bool oversubscribed) const {
@@ -164,8 +210,9 @@ int on_all_ranks(int rank, int ranks, const std::function<void()>& work) {
   return first.status;
 }
 
-int train(const Arguments& arguments, const Run& run, int rank, int ranks) {
+int train(const Arguments& arguments, Run& run, const TimeLimit& limit, int rank, int ranks) {
   const TrainOptions& options = run.config->train;
+  const StopSignal stop;
   const Device device = run.model->params().device();
   const Stream stream = device.kind == DeviceKind::cpu ? Stream() : Stream(device);
   const Stream comm_stream = options.communication_stream ? Stream(device) : stream;
@@ -191,42 +238,71 @@ int train(const Arguments& arguments, const Run& run, int rank, int ranks) {
                                   .validation = *run.validation,
                                   .recorder = *run.recorder,
                                   .stream = stream,
-                                  .comm_stream = comm_stream},
+                                  .comm_stream = comm_stream,
+                                  .checkpoints = run.checkpoints ? &*run.checkpoints : nullptr},
                     options);
-    run.recorder->begin(run.info(arguments, *communicator, node.crowded));
+    if (run.checkpoint) trainer->resume(*run.checkpoint);
+    RunInfo info = run.info(arguments, *communicator, node.crowded);
+    info.first_step = trainer->first_step();
+    if (rank == 0 && run.checkpoints) {
+      if (!run.checkpoint) run.checkpoints->clear();
+      run.checkpoints->prepare(ranks * run.checkpoints->part_bytes(trainer->state()));
+    }
+    if (rank == 0 && run.checkpoint) fmt::print("goes on from {}\n", run.checkpoint->folder().string());
+    run.recorder->begin(info);
   });
   if (refused != 0) return refused;
-  const StopSignal stop;
-  const RunStatus status = trainer->run([&] { return stop.requested(); });
+  const RunStatus status = trainer->run([&] { return stop.requested() ? StopReason::signal : limit.reached(); });
   return status == RunStatus::complete ? 0 : exit_status(ErrorKind::stopped);
+}
+
+// Whether there is nothing left to resume: the run file says that its run is complete. Collective.
+bool is_complete_on(int rank, const std::string& run_file) {
+  int complete = 0;
+  if (rank == 0 && !run_file.empty() && std::filesystem::exists(run_file)) {
+    try {
+      complete = read_run_file_state(run_file).complete ? 1 : 0;
+    } catch (const Error&) {  // a damaged file is told when it is to be continued
+    }
+    if (complete != 0) fmt::print("{}: complete, nothing to resume\n", run_file);
+  }
+  MPI_Bcast(&complete, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  return complete != 0;
 }
 
 int run_train(const Arguments& arguments, int argc, char** argv) {
   if (arguments.list) return list_all();
+  require(!arguments.resume || !checkpoint_folder(arguments).empty(), ErrorKind::usage,
+          "--resume needs --out or --checkpoints, to know where the checkpoints are");
   const MpiSession mpi(argc, argv);
   int rank = 0;
   int ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   std::optional<Run> run;
+  std::optional<TimeLimit> limit;
+  if (arguments.resume && is_complete_on(rank, arguments.out)) return 0;
   int status = on_all_ranks(rank, ranks, [&] {
     run.emplace(arguments, rank, ranks);
+    limit.emplace(run->config->train.max_minutes, run->config->train.job_margin_seconds);
     if (rank != 0) return;
     std::vector<std::unique_ptr<Recorder>> recorders;
     if (!arguments.out.empty()) {
-      recorders.push_back(
-          std::make_unique<Hdf5Recorder>(arguments.out, arguments.overwrite ? ExistingFile::overwrite : ExistingFile::refuse));
+      const bool starts_anew = !run->checkpoint && arguments.overwrite;
+      recorders.push_back(std::make_unique<Hdf5Recorder>(arguments.out, starts_anew        ? ExistingFile::overwrite
+                                                                        : arguments.resume ? ExistingFile::append
+                                                                                           : ExistingFile::refuse));
     }
     recorders.push_back(std::make_unique<ConsoleRecorder>());
     run->recorder = std::make_unique<TeeRecorder>(std::move(recorders));
   });
   if (status != 0) return status;
   try {
-    return train(arguments, *run, rank, ranks);
+    return train(arguments, *run, *limit, rank, ranks);
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
     status = exit_status(known != nullptr ? known->kind() : ErrorKind::internal);
-    const bool everywhere = known != nullptr && known->kind() == ErrorKind::diverged;  // all ranks are here, in step
+    const bool everywhere = dynamic_cast<const AgreedError*>(&error) != nullptr;
     if (!everywhere || rank == 0)
       fmt::print(stderr, "scape train: {}{}\n", everywhere ? "" : fmt::format("rank {}: ", rank), error.what());
     if (!everywhere) MPI_Abort(MPI_COMM_WORLD, status);  // the others wait in a collective
@@ -243,7 +319,11 @@ void add_train_command(CLI::App& app, Action& action, int argc, char** argv) {
   command->add_option("--config", arguments->config, "TOML file with options");
   command->add_option("--set", arguments->settings, "option, name=value, stronger than the file; may be repeated");
   command->add_option("--out", arguments->out, "run file to write (HDF5)");
-  command->add_flag("--overwrite", arguments->overwrite, "replace an existing run file");
+  command->add_option("--checkpoints", arguments->checkpoints, "folder for checkpoints (default: beside the run file, NAME.ckpt)");
+  command->add_flag("--resume", arguments->resume, "go on from the last checkpoint, if there is one");
+  command->add_flag("--allow-changes", arguments->allow_changes, "resume although options differ from those of the checkpoint");
+  command->add_flag("--overwrite", arguments->overwrite,
+                    "replace an existing run file and its checkpoints; with --resume only if the run cannot go on from them");
   command->add_flag("--list", arguments->list, "list all methods and options");
   command->callback([arguments, &action, argc, argv] { action = [=] { return run_train(*arguments, argc, argv); }; });
 }

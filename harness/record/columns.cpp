@@ -74,7 +74,13 @@ std::vector<Row<StepRecord>> step_rows() {
        result(&StepResult::mask_overlap)},
       {{"residual_norm", "1", "L2 norm of rank 0's error-feedback residual after the step", float64, measured},
        result(&StepResult::residual_norm)},
+      {{"data_hash", "1", "hash of the token ids of all ranks: equal in runs that saw the same data on as many ranks", int64,
+        measured},
+       field(&R::data_hash)},
       {{"seconds", "s", "wall time of the whole step", float64, measured}, field(&R::seconds)},
+      {{"checkpoint_seconds", "s", "time that training waited for checkpoints since the step before; not in `seconds`", float64,
+        measured},
+       field(&R::checkpoint_seconds)},
   };
   for (const Phase phase : all_phases) {
     rows.push_back({{fmt::format("{}_seconds", to_string(phase)), "s", fmt::format("part of `seconds`: {}", meaning(phase)),

@@ -55,6 +55,16 @@ void ConsoleRecorder::evaluate(const ValidationRecord& record) {
   elapsed_ += record.seconds;
 }
 
+void ConsoleRecorder::checkpoint(const CheckpointRecord& record) {
+  if (!record.error.empty()) {
+    fmt::print(out_, "{}warning: no checkpoint of step {}: {}\n", terminal_ ? "\n" : "", record.step, record.error);
+  } else {
+    show(fmt::format("checkpoint of step {}: {} MB in {:.2f} s, training waited {:.2f} s", record.step,
+                     short_number(static_cast<double>(record.bytes) / 1e6), record.seconds, record.waited_seconds));
+  }
+  std::fflush(out_);
+}
+
 void ConsoleRecorder::end(const RunOutcome& outcome) {
   std::string line =
       fmt::format("{}: {} of {} steps in {}", to_string(outcome.status), step_, info_.planned_steps, duration(elapsed_));

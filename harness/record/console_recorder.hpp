@@ -21,6 +21,7 @@ class ConsoleRecorder final : public Recorder {
   void begin(const RunInfo& info) override;
   void step(const StepRecord& record) override;
   void evaluate(const ValidationRecord& record) override;
+  void checkpoint(const CheckpointRecord& record) override;
   void end(const RunOutcome& outcome) override;
 
  private:

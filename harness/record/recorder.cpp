@@ -20,6 +20,10 @@ void TeeRecorder::diagnose(const DiagnosticsRecord& record) {
   for (const auto& recorder : recorders_) recorder->diagnose(record);
 }
 
+void TeeRecorder::checkpoint(const CheckpointRecord& record) {
+  for (const auto& recorder : recorders_) recorder->checkpoint(record);
+}
+
 void TeeRecorder::flush() {
   for (const auto& recorder : recorders_) recorder->flush();
 }

@@ -45,6 +45,8 @@ struct StepRecord {
   Telemetry::Seconds phase_seconds{};          // of this step
   Traffic traffic{};                           // of this step, all communicators together
   double expected_wire_bytes = not_available;  // Optimizer::expected_wire_bytes(step)
+  std::int64_t data_hash = 0;                  // of the token ids of all ranks' sequences in this step
+  double checkpoint_seconds = 0;               // that training waited for checkpoints since the last step; not in `seconds`
   std::vector<double> extra{};                 // parallel to RunInfo::extra
   std::int64_t attempt = 1;                    // filled in by the file recorder
 };
@@ -59,6 +61,16 @@ struct ValidationRecord {
 struct DiagnosticsRecord {
   std::int64_t step = 0;                     // after this step
   std::vector<TensorDiagnostics> tensors{};  // parallel to RunInfo::tensors
+};
+
+/// A checkpoint that was written, or failed to be.
+struct CheckpointRecord {
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;     // of all ranks
+  double waited_seconds = 0;  // that training waited for it
+  double seconds = 0;         // from its begin to its end, most of it beside training
+  std::string path{};
+  std::string error{};  // empty: complete
 };
 
 enum class RunStatus {
@@ -81,6 +93,7 @@ class Recorder {
   virtual void step(const StepRecord& record) = 0;
   virtual void evaluate(const ValidationRecord& record) = 0;
   virtual void diagnose(const DiagnosticsRecord& /*record*/) {}
+  virtual void checkpoint(const CheckpointRecord& /*record*/) {}
   virtual void flush() {}
   virtual void end(const RunOutcome& outcome) = 0;
 };
@@ -102,6 +115,7 @@ class TeeRecorder final : public Recorder {
   void step(const StepRecord& record) override;
   void evaluate(const ValidationRecord& record) override;
   void diagnose(const DiagnosticsRecord& record) override;
+  void checkpoint(const CheckpointRecord& record) override;
   void flush() override;
   void end(const RunOutcome& outcome) override;
 

@@ -1,9 +1,11 @@
-// Training on several ranks: what must not depend on the number of ranks or micro-batches, what a run records, and how
-// ranks stop together.
+// Training on several ranks: what must not depend on the number of ranks or micro-batches, what a run records, how ranks stop
+// together, and how a run goes on from a checkpoint.
 #include <gmock/gmock.h>
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <optional>
 
 #include "data/prepare.hpp"
 #include "scape/baselines.hpp"
@@ -43,11 +45,17 @@ class Memory final : public Recorder {
   std::vector<StepRecord> steps;
   std::vector<ValidationRecord> evaluations;
   std::vector<DiagnosticsRecord> diagnostics;
+  std::vector<CheckpointRecord> checkpoints;
   RunOutcome outcome;
+  std::int64_t fails_in_step = 0;
   void begin(const RunInfo&) override {}
-  void step(const StepRecord& record) override { steps.push_back(record); }
+  void step(const StepRecord& record) override {
+    if (record.step == fails_in_step) throw Error(ErrorKind::input, "run.h5: no space");
+    steps.push_back(record);
+  }
   void evaluate(const ValidationRecord& record) override { evaluations.push_back(record); }
   void diagnose(const DiagnosticsRecord& record) override { diagnostics.push_back(record); }
+  void checkpoint(const CheckpointRecord& record) override { checkpoints.push_back(record); }
   void end(const RunOutcome& end) override { outcome = end; }
 };
 
@@ -76,8 +84,40 @@ struct Outcome {
 };
 
 struct Hooks {
-  std::function<bool()> stop = [] { return false; };
-  std::function<bool(std::int64_t)> broken;
+  std::function<StopReason()> stop = [] { return StopReason::none; };
+  std::function<bool(std::int64_t)> broken{};
+  std::filesystem::path checkpoints{};  // none if empty
+  bool resume = false;
+  std::int64_t record_fails_in_step = 0;  // on rank 0
+};
+
+// Stops after `steps` steps.
+std::function<StopReason()> after(int steps) {
+  return [steps, asked = 0]() mutable { return ++asked == steps ? StopReason::signal : StopReason::none; };
+}
+
+// A folder that all ranks see.
+class SharedFolder {
+ public:
+  SharedFolder() : path(std::filesystem::temp_directory_path() / ("train_mpi_test_" + std::to_string(common_id()))) {
+    std::filesystem::create_directories(path);
+  }
+  ~SharedFolder() {
+    MPI_Barrier(MPI_COMM_WORLD);
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+  const std::filesystem::path path;
+
+ private:
+  static int common_id() {
+    int id = getpid();
+    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    return id;
+  }
 };
 
 // Trains over `world` with the given options on top of a tiny model and a small batch.
@@ -105,6 +145,10 @@ Outcome train(const std::vector<std::string>& assignments, const Hooks& hooks = 
   const Stream stream;
   const Stream comm_stream = options.communication_stream ? Stream(cpu_device) : stream;
   Outcome outcome;
+  if (communicator->rank() == 0) outcome.record.fails_in_step = hooks.record_fails_in_step;
+  std::optional<CheckpointWriter> writer;
+  const CheckpointInfo info{.ranks = communicator->size(), .options = config.texts()};
+  if (!hooks.checkpoints.empty()) writer.emplace(hooks.checkpoints, options.checkpoint_keep, info, communicator->rank());
   Trainer trainer({.model = *model,
                    .optimizer = *optimizer,
                    .communicator = *communicator,
@@ -112,8 +156,15 @@ Outcome train(const std::vector<std::string>& assignments, const Hooks& hooks = 
                    .validation = validation,
                    .recorder = outcome.record,
                    .stream = stream,
-                   .comm_stream = comm_stream},
+                   .comm_stream = comm_stream,
+                   .checkpoints = writer ? &*writer : nullptr},
                   options);
+  if (hooks.resume) {
+    const Checkpoint checkpoint = Checkpoint::open(hooks.checkpoints);
+    checkpoint.verify(communicator->rank(), communicator->size());
+    EXPECT_EQ(config.differences(checkpoint.info().options), "");
+    trainer.resume(checkpoint);
+  }
   outcome.status = trainer.run(hooks.stop);
   outcome.params.assign(model->params().host().begin(), model->params().host().end());
   return outcome;
@@ -183,7 +234,9 @@ TEST(Trainer, RanksStopTogetherAfterOneIsAsked) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   int asked = 0;
-  const Outcome stopped = train({"optimizer=scape"}, {.stop = [&] { return ++asked == 3 && rank == 0; }, .broken = {}});
+  const Outcome stopped =
+      train({"optimizer=scape"},
+            {.stop = [&] { return ++asked == 3 && rank == 0 ? StopReason::signal : StopReason::none; }, .broken = {}});
   EXPECT_EQ(stopped.status, RunStatus::stopped);
   EXPECT_EQ(stopped.record.steps.size(), 3U);
   EXPECT_EQ(stopped.record.outcome.status, RunStatus::stopped);
@@ -191,12 +244,13 @@ TEST(Trainer, RanksStopTogetherAfterOneIsAsked) {
 
 TEST(Trainer, ARefusedStepIsRecordedAndTenInARowEndTheRun) {
   for (const char* method : {"optimizer=scape", "optimizer=adamw"}) {
-    const Outcome once = train({method}, {.stop = [] { return false; }, .broken = [](std::int64_t step) { return step == 4; }});
+    const Outcome once =
+        train({method}, {.stop = [] { return StopReason::none; }, .broken = [](std::int64_t step) { return step == 4; }});
     EXPECT_EQ(once.status, RunStatus::complete);
     for (const StepRecord& record : once.record.steps) EXPECT_EQ(record.result.applied, record.step != 4);
     EXPECT_TRUE(std::isfinite(last_loss(once)));
     try {
-      train({method, "steps=30"}, {.stop = [] { return false; }, .broken = [](std::int64_t step) { return step > 5; }});
+      train({method, "steps=30"}, {.stop = [] { return StopReason::none; }, .broken = [](std::int64_t step) { return step > 5; }});
       ADD_FAILURE() << "the run should have ended";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::diverged);
@@ -242,12 +296,116 @@ TEST(Trainer, DiagnosticsOnlyWatch) {
 
 TEST(Trainer, ARefusedStepHasNoDiagnostics) {
   const Outcome outcome = train({"optimizer=scape", "diagnostics_every=2"},
-                                {.stop = [] { return false; }, .broken = [](std::int64_t step) { return step == 4; }});
+                                {.stop = [] { return StopReason::none; }, .broken = [](std::int64_t step) { return step == 4; }});
   std::vector<std::int64_t> steps;
   for (const DiagnosticsRecord& record : outcome.record.diagnostics) steps.push_back(record.step);
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   EXPECT_EQ(steps, rank == 0 ? (std::vector<std::int64_t>{2, 6, 8}) : std::vector<std::int64_t>());
+}
+
+// Case 9, for every method, and with masks that are on their way when the run is saved.
+TEST(Resume, GoesOnWithTheSameBits) {
+  const Registry registry = all_methods();
+  std::vector<std::vector<std::string>> methods;
+  for (const auto& method : registry.optimizers.all()) methods.push_back({"optimizer=" + method.name});
+  for (const auto& method : registry.rules.all()) methods.push_back({"optimizer=" + method.name});
+  for (const auto& method : registry.syncs.all()) methods.push_back({"optimizer=adamw", "sync=" + method.name});
+  for (const char* form : {"replicated", "sharded"}) {
+    methods.push_back({"optimizer=scape", std::string("form=") + form, "density=0.05", "mask_delay=3", "mask_refresh=2"});
+  }
+  methods.push_back({"optimizer=scape", "diagnostics_every=1", "density=0.05"});
+  for (std::vector<std::string> method : methods) {
+    SCOPED_TRACE(testing::PrintToString(method));
+    const SharedFolder folder;
+    method.emplace_back("steps=6");
+    const Outcome whole = train(method);
+    const Outcome first = train(method, {.stop = after(3), .checkpoints = folder.path});
+    EXPECT_EQ(first.status, RunStatus::stopped);
+    EXPECT_EQ(first.record.steps.size(), 3U);
+    const Outcome second = train(method, {.checkpoints = folder.path, .resume = true});
+    EXPECT_EQ(second.status, RunStatus::complete);
+    EXPECT_EQ(second.params, whole.params);
+    ASSERT_EQ(second.record.steps.size(), 3U);
+    for (std::size_t i = 0; i < 3; ++i) {  // case 12: the same data, too
+      EXPECT_EQ(second.record.steps[i].step, whole.record.steps[i + 3].step);
+      EXPECT_EQ(second.record.steps[i].loss, whole.record.steps[i + 3].loss);
+      EXPECT_EQ(second.record.steps[i].data_hash, whole.record.steps[i + 3].data_hash);
+      EXPECT_NE(second.record.steps[i].data_hash, whole.record.steps[i].data_hash);
+    }
+    for (std::size_t i = 0; i < second.record.diagnostics.size(); ++i) {
+      for (std::size_t t = 0; t < second.record.diagnostics[i].tensors.size(); ++t) {
+        EXPECT_EQ(second.record.diagnostics[i].tensors[t].age_histogram, whole.record.diagnostics[i + 3].tensors[t].age_histogram);
+      }
+    }
+  }
+}
+
+// Case 11: parameters, moments and the mean residual are the same on another number of ranks.
+TEST(Resume, GoesOnOnAnotherNumberOfRanks) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  for (const std::vector<std::string>& method : std::vector<std::vector<std::string>>{
+           {"optimizer=adamw"}, {"optimizer=zero1"}, {"optimizer=scape", "density=0.1"}, {"optimizer=scape", "form=sharded"}}) {
+    SCOPED_TRACE(testing::PrintToString(method));
+    const SharedFolder folder;
+    const Outcome whole = train(method);
+    train(method, {.stop = after(4), .checkpoints = folder.path});
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank != 0) continue;
+    const Outcome one = train(method, {.checkpoints = folder.path, .resume = true}, MPI_COMM_SELF);
+    ASSERT_EQ(one.record.steps.size(), 4U);
+    EXPECT_NEAR(one.record.steps[0].loss, whole.record.steps[4].loss, 1e-5);  // the parameters are the same
+    EXPECT_NEAR(last_loss(one), last_loss(whole), 0.02);                      // masks may differ: another owner chooses them
+  }
+}
+
+TEST(Checkpoints, AreWrittenWhileTrainingGoesOnAndChangeNothing) {
+  const SharedFolder folder;
+  const Outcome with = train({"optimizer=scape", "checkpoint_every=2"}, {.checkpoints = folder.path});
+  EXPECT_EQ(with.params, train({"optimizer=scape"}).params);
+  std::vector<std::int64_t> steps;
+  for (const CheckpointRecord& record : with.record.checkpoints) {
+    EXPECT_EQ(record.error, "");
+    EXPECT_GT(record.bytes, 0);
+    EXPECT_GE(record.seconds, record.waited_seconds);
+    steps.push_back(record.step);
+  }
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 4, 6, 8}));
+  MPI_Barrier(MPI_COMM_WORLD);
+  const auto there = checkpoints_in(folder.path);
+  ASSERT_EQ(there.size(), 2U);
+  EXPECT_EQ(there.begin()->first, 6);
+}
+
+TEST(Checkpoints, OneThatCannotBeWrittenIsToldAndTrainingGoesOn) {
+  const SharedFolder folder;
+  std::ofstream(folder.path / ".unfinished-step-00000004") << "in the way";
+  const Outcome outcome = train({"optimizer=scape", "checkpoint_every=4"}, {.checkpoints = folder.path});
+  EXPECT_EQ(outcome.status, RunStatus::complete);
+  ASSERT_EQ(outcome.record.checkpoints.size(), 2U);
+  EXPECT_NE(outcome.record.checkpoints[0].error, "");
+  EXPECT_EQ(outcome.record.checkpoints[1].error, "");
+  EXPECT_EQ(Checkpoint::open(folder.path).info().step, 8);
+}
+
+TEST(Checkpoints, TheOneThatIsOwedAtTheEndMustBeWritten) {
+  const SharedFolder folder;
+  std::ofstream(folder.path / ".unfinished-step-00000008") << "in the way";
+  EXPECT_THROW(train({"optimizer=scape", "checkpoint_every=8"}, {.checkpoints = folder.path}), AgreedError);
+}
+
+// A full disk under the run file: the run stops on all ranks, its state saved.
+TEST(Checkpoints, SaveTheStateWhenTheRunFileFails) {
+  const SharedFolder folder;
+  try {
+    train({"optimizer=scape"}, {.checkpoints = folder.path, .record_fails_in_step = 3});
+    ADD_FAILURE() << "the run should have failed";
+  } catch (const AgreedError& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::input);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  EXPECT_EQ(Checkpoint::open(folder.path).info().step, 4);
 }
 
 TEST(Trainer, RefusesAMicroBatchThatDoesNotDivide) {

@@ -1,6 +1,9 @@
 // Resolving settings into a run.
 #include "train/run_config.hpp"
 
+#include <algorithm>
+#include <array>
+
 #include "scape/error.hpp"
 
 namespace scape {
@@ -49,7 +52,31 @@ void TrainOptions::declare(OptionTable& table) {
   table.add("diagnostics_every", diagnostics_every,
             "steps between records of masks, residuals and gradients tensor by tensor; 0: none", {.min = 0});
   table.add("most_skipped_in_a_row", most_skipped_in_a_row, "end the run after so many refused steps in a row", {.min = 1});
+  table.add("checkpoint_every", checkpoint_every,
+            "steps between checkpoints, also after the last step; 0: only when the run is stopped", {.min = 0});
+  table.add("checkpoint_keep", checkpoint_keep, "so many of the newest checkpoints stay", {.min = 1});
+  table.add("max_minutes", max_minutes, "stop, with a checkpoint, after so much wall time; 0: no limit", {.min = 0});
+  table.add("job_margin_seconds", job_margin_seconds,
+            "stop, with a checkpoint, so long before the batch job's time limit, or a tenth of it if that is less; 0: never",
+            {.min = 0});
   table.add("seed", seed, "data order, random numbers of the method, and initial parameters unless init_seed is given", {.min = 0});
+}
+
+bool TrainOptions::is_operational(std::string_view option) {
+  constexpr std::array names{"data",
+                             "device",
+                             "communicator",
+                             "communication_stream",
+                             "threads",
+                             "micro_batch",
+                             "validate_every",
+                             "validation_batches",
+                             "most_skipped_in_a_row",
+                             "checkpoint_every",
+                             "checkpoint_keep",
+                             "max_minutes",
+                             "job_margin_seconds"};
+  return std::ranges::find(names, option) != names.end();
 }
 
 RunConfig::RunConfig(const Registry& registry, std::span<const Setting> settings) {
@@ -82,6 +109,27 @@ RunConfig::RunConfig(const Registry& registry, std::span<const Setting> settings
   model.validate();
   if (train.sequence_length == 0) train.sequence_length = model.context;
   require(train.device == "cpu" || train.device == "cuda", ErrorKind::usage, "option 'device' takes cpu or cuda");
+}
+
+std::map<std::string, std::string> RunConfig::texts() const {
+  std::map<std::string, std::string> texts;
+  for (const OptionTable::Option& option : table_.options()) texts[option.name] = to_string(option.value());
+  return texts;
+}
+
+std::string RunConfig::differences(const std::map<std::string, std::string>& saved) const {
+  const std::map<std::string, std::string> mine = texts();
+  std::string text;
+  const auto tell = [&](const std::string& name, const std::string& there, const std::string& here) {
+    if (there != here && !TrainOptions::is_operational(name)) {
+      text += (text.empty() ? "" : ", ") + name + "=" + there + " there, " + here + " here";
+    }
+  };
+  for (const auto& [name, here] : mine) tell(name, saved.contains(name) ? saved.at(name) : "unknown", here);
+  for (const auto& [name, there] : saved) {
+    if (!mine.contains(name)) tell(name, there, "unknown");
+  }
+  return text;
 }
 
 std::string RunConfig::label() const {

@@ -2,9 +2,11 @@
 // from settings that a TOML file and the command line give (later ones win).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "model/config.hpp"
 #include "scape/config.hpp"
@@ -31,9 +33,16 @@ struct TrainOptions {
   std::int64_t validation_batches = 16;  // of global_batch sequences; fewer when the split is smaller
   std::int64_t diagnostics_every = 0;    // steps; 0: no diagnostics
   std::int64_t most_skipped_in_a_row = 10;
-  std::int64_t seed = 1;  // of data order and method; of the model as well unless init_seed is given
+  std::int64_t checkpoint_every = 0;  // steps, also after the last; 0: only when the run is stopped
+  std::int64_t checkpoint_keep = 2;   // newest ones that stay
+  double max_minutes = 0;             // of wall time, then the run stops; 0: no limit
+  double job_margin_seconds = 120;    // before the end of the batch job, see TimeLimit
+  std::int64_t seed = 1;              // of data order and method; of the model as well unless init_seed is given
 
   void declare(OptionTable& table);
+  /// Whether a run may go on from a checkpoint with another value of this option: it says where and how the run is done, not what
+  /// it computes.
+  [[nodiscard]] static bool is_operational(std::string_view option);
 };
 
 /// A resolved run. Not movable: the table refers to its members.
@@ -51,6 +60,11 @@ class RunConfig {
   [[nodiscard]] const MethodChoice& method() const { return *method_; }
   /// All options with their values, in the order of their declaration.
   [[nodiscard]] const OptionTable& table() const { return table_; }
+  /// All options as text, by name.
+  [[nodiscard]] std::map<std::string, std::string> texts() const;
+  /// "learning_rate=0.01 there, 0.02 here" for the options that a checkpoint with `saved` options has otherwise and that are not
+  /// operational; empty: the run can go on from it.
+  [[nodiscard]] std::string differences(const std::map<std::string, std::string>& saved) const;
   /// "scape density=0.01": the method and what was set of it, for people.
   [[nodiscard]] std::string label() const;
 

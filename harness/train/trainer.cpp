@@ -1,7 +1,10 @@
 // Training loop.
 #include "train/trainer.hpp"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <utility>
 
 #include "scape/error.hpp"
 
@@ -85,14 +88,24 @@ double Trainer::train_step(const StepContext& context, StepRecord& record) {
   return loss;
 }
 
-Trainer::Report Trainer::exchange(double loss, bool stop) {
-  std::vector<double> mine{loss, stop ? 1.0 : 0.0};
-  std::vector<double> all(mine.size() * static_cast<std::size_t>(control_->size()));
-  control_->all_gather<double>(Span<double>(std::span(mine)), Span<double>(std::span(all)), control_stream_);
+// All numbers fit a double exactly.
+Trainer::Report Trainer::exchange(const Mine& mine) {
+  std::array<double, 6> sent{mine.loss,
+                             static_cast<double>(mine.stop),
+                             static_cast<double>(mine.part.state),
+                             static_cast<double>(mine.part.summary.bytes),
+                             static_cast<double>(mine.part.summary.crc),
+                             static_cast<double>(mine.data_hash)};
+  std::vector<double> all(sent.size() * static_cast<std::size_t>(control_->size()));
+  control_->all_gather<double>(Span<double>(std::span(sent)), Span<double>(std::span(all)), control_stream_);
   Report report;
-  for (std::size_t i = 0; i < all.size(); i += mine.size()) {
+  for (std::size_t i = 0; i < all.size(); i += sent.size()) {
     report.loss_sum += all[i];
-    report.stop = report.stop || all[i + 1] != 0;
+    report.stop = std::max(report.stop, static_cast<StopReason>(all[i + 1]));
+    report.parts.push_back(
+        {.state = static_cast<CheckpointWriter::Part::State>(all[i + 2]),
+         .summary = {.bytes = static_cast<std::int64_t>(all[i + 3]), .crc = static_cast<std::uint32_t>(all[i + 4])}});
+    report.data_hash = (report.data_hash * 31 + static_cast<std::int64_t>(all[i + 5])) % (std::int64_t{1} << 32);
   }
   return report;
 }
@@ -108,54 +121,138 @@ double Trainer::evaluate() {
       loss += setup_.model.evaluate(batch, setup_.stream) / static_cast<double>(micro_batches);
     }
   }
-  return exchange(loss / static_cast<double>(batches), false).loss_sum / control_->size();
+  return exchange({.loss = loss / static_cast<double>(batches)}).loss_sum / control_->size();
+}
+
+void Trainer::tell(const std::function<void(Recorder&)>& what) {
+  if (record_failure_) return;
+  try {
+    what(setup_.recorder);
+  } catch (...) {
+    record_failure_ = std::current_exception();
+  }
 }
 
 void Trainer::record_validation(std::int64_t step) {
   const Stopwatch watch;
   const double loss = evaluate();
-  setup_.recorder.evaluate({step, step * tokens_per_step_, loss, watch.seconds()});
+  const ValidationRecord validation{step, step * tokens_per_step_, loss, watch.seconds()};
+  tell([&](Recorder& recorder) { recorder.evaluate(validation); });
 }
 
-RunStatus Trainer::run(const std::function<bool()>& stop_requested) {
-  RunStatus status = RunStatus::complete;
-  std::string message;
-  std::int64_t skipped_in_a_row = 0;
-  record_validation(0);
-  for (std::int64_t step = 1; step <= options_.steps; ++step) {
+std::vector<StateEntry> Trainer::state() {
+  std::vector<StateEntry> entries{state_entry("params", StateScope::replicated, setup_.model.params()),
+                                  state_entry("trainer/progress", StateScope::replicated, progress_.span())};
+  for (StateEntry& entry : setup_.optimizer.state()) entries.push_back(std::move(entry));
+  for (StateEntry& entry : diagnostics_.state()) entries.push_back(std::move(entry));
+  return entries;
+}
+
+void Trainer::resume(const Checkpoint& checkpoint) {
+  checkpoint.load(state(), *control_);
+}
+
+void Trainer::begin_checkpoint(std::int64_t step) {
+  const Stopwatch watch;
+  tell([](Recorder& recorder) { recorder.flush(); });  // the run file reaches at least as far as the checkpoint
+  setup_.checkpoints->begin(step, state(), setup_.stream);
+  checkpoint_seconds_ += watch.seconds();
+}
+
+void Trainer::finish_checkpoint(const Report& report) {
+  using State = CheckpointWriter::Part::State;
+  if (!setup_.checkpoints->busy()) return;
+  if (std::ranges::any_of(report.parts, [](const auto& part) { return part.state == State::writing; })) return;
+  const CheckpointWriter::Outcome outcome = setup_.checkpoints->finish(report.parts);
+  checkpoint_seconds_ += outcome.waited_seconds;
+  checkpoint_error_ = outcome.error;
+  const CheckpointRecord record{.step = outcome.step,
+                                .bytes = outcome.bytes,
+                                .waited_seconds = outcome.waited_seconds,
+                                .seconds = outcome.seconds,
+                                .path = outcome.path.string(),
+                                .error = outcome.error};
+  tell([&](Recorder& recorder) { recorder.checkpoint(record); });
+}
+
+void Trainer::finish_checkpoint_now() {
+  if (setup_.checkpoints->busy()) finish_checkpoint(exchange({.part = setup_.checkpoints->part(true)}));
+}
+// Ends the checkpoint that is owed when the loop ends. All ranks learn whether it is complete, which only rank 0 knows.
+void Trainer::finish_last_checkpoint() {
+  finish_checkpoint_now();
+  if (exchange({.loss = checkpoint_error_.empty() ? 0.0 : 1.0}).loss_sum > 0) {
+    throw AgreedError(ErrorKind::input, "the last checkpoint could not be written: " + checkpoint_error_);
+  }
+}
+
+RunStatus Trainer::run(const std::function<StopReason()>& stop_reason) {
+  std::int64_t& done = progress_.host()[0];
+  std::int64_t& skipped_in_a_row = progress_.host()[1];
+  StopReason stop = StopReason::none;
+  if (done == 0) record_validation(0);
+  while (done < options_.steps && stop == StopReason::none) {
+    const std::int64_t step = done + 1;
     StepRecord record;
     record.step = step;
     record.tokens = step * tokens_per_step_;
     const Traffic before = setup_.communicator.traffic();
     const StepContext now = context(step);
-    const double loss = train_step(now, record);
+    Mine mine{.loss = train_step(now, record), .data_hash = setup_.training.hash(step - 1)};
     record.expected_wire_bytes = setup_.optimizer.expected_wire_bytes(step);  // after it: some know only then
     record.traffic = setup_.communicator.traffic().since(before);
-    const Report report = exchange(loss, stop_requested());
+    mine.stop = record_failure_ ? StopReason::record_failure : stop_reason();
+    if (setup_.checkpoints != nullptr) mine.part = setup_.checkpoints->part(false);
+    const Report report = exchange(mine);
+    if (setup_.checkpoints != nullptr) finish_checkpoint(report);
     record.loss = report.loss_sum / control_->size();
+    record.data_hash = report.data_hash;
+    record.checkpoint_seconds = std::exchange(checkpoint_seconds_, 0);
     if (record.result.applied) {
       std::vector<TensorDiagnostics> tensors = diagnostics_.after_step(now, setup_.optimizer);
-      if (!tensors.empty()) setup_.recorder.diagnose({step, std::move(tensors)});
+      if (!tensors.empty()) tell([&](Recorder& recorder) { recorder.diagnose({step, std::move(tensors)}); });
     }
-    setup_.recorder.step(record);
+    tell([&](Recorder& recorder) { recorder.step(record); });
+    done = step;
 
     skipped_in_a_row = record.result.applied ? 0 : skipped_in_a_row + 1;
     if (skipped_in_a_row >= options_.most_skipped_in_a_row) {
-      message = "gradients were not finite for " + std::to_string(skipped_in_a_row) + " steps in a row, the last was step " +
-                std::to_string(step);
-      setup_.recorder.end({RunStatus::failed, message});
-      throw Error(ErrorKind::diverged, message);
+      const std::string message = "gradients were not finite for " + std::to_string(skipped_in_a_row) +
+                                  " steps in a row, the last was step " + std::to_string(step);
+      tell([&](Recorder& recorder) { recorder.end({RunStatus::failed, message}); });
+      throw AgreedError(ErrorKind::diverged, message);
     }
-    const bool stop = report.stop && step < options_.steps;
-    if (stop || step == options_.steps || step % options_.validate_every == 0) record_validation(step);
-    if (stop) {
-      status = RunStatus::stopped;
-      message = "stopped by a signal after step " + std::to_string(step);
-      break;
+    const bool last = step == options_.steps;
+    if (!last) stop = report.stop;
+    const bool ends = last || stop != StopReason::none;
+    if (ends || step % options_.validate_every == 0) record_validation(step);
+    const std::int64_t every = options_.checkpoint_every;
+    const bool saves = every > 0 ? ends || step % every == 0 : stop != StopReason::none;
+    if (setup_.checkpoints != nullptr && saves) {
+      finish_checkpoint_now();
+      begin_checkpoint(step);
     }
   }
-  setup_.recorder.end({status, message});
+  if (setup_.checkpoints != nullptr) finish_last_checkpoint();
+  const RunStatus status = stop == StopReason::none             ? RunStatus::complete
+                           : stop == StopReason::record_failure ? RunStatus::failed
+                                                                : RunStatus::stopped;
+  const std::string message = stop == StopReason::none ? "" : to_string(stop) + " after step " + std::to_string(done);
+  tell([&](Recorder& recorder) { recorder.end({status, message}); });
+  agree_on_records();
   return status;
+}
+
+// The end of a run whose records failed on rank 0, on all ranks.
+void Trainer::agree_on_records() {
+  if (exchange({.loss = record_failure_ ? 1.0 : 0.0}).loss_sum == 0) return;
+  std::string reason = "the run file could not be written";
+  try {
+    if (record_failure_) std::rethrow_exception(record_failure_);
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  throw AgreedError(ErrorKind::input, reason);
 }
 
 }  // namespace scape

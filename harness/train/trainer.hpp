@@ -1,15 +1,22 @@
-// The training loop: batches, forward and backward passes, the method's step, validation, records, and stopping together.
+// The training loop: batches, forward and backward passes, the method's step, validation, records, checkpoints, and stopping
+// together.
 #pragma once
 
+#include <exception>
 #include <functional>
+#include <string>
+#include <vector>
 
+#include "checkpoint/checkpoint_writer.hpp"
 #include "data/token_stream.hpp"
 #include "model/model.hpp"
 #include "record/recorder.hpp"
 #include "scape/communicator.hpp"
 #include "scape/diagnostics.hpp"
+#include "scape/error.hpp"
 #include "scape/optimizer.hpp"
 #include "train/run_config.hpp"
+#include "train/stop.hpp"
 
 namespace scape {
 
@@ -23,16 +30,33 @@ struct TrainingSetup {
   Recorder& recorder;  // a NullRecorder except on rank 0
   const Stream& stream;
   const Stream& comm_stream;
+  CheckpointWriter* checkpoints = nullptr;  // nullptr: none are written
+};
+
+/// An error that all ranks throw together, so that each can leave in peace.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
 };
 
 class Trainer {
  public:
   Trainer(const TrainingSetup& setup, const TrainOptions& options);
 
-  /// Trains from the first step to the last, or until `stop_requested` (asked after every step) is true on any rank; all ranks
-  /// stop after the same step. The recorder has begun; run() ends it. Throws Error(diverged) after too many refused
-  /// steps in a row, on all ranks together.
-  RunStatus run(const std::function<bool()>& stop_requested);
+  /// Everything that the next step depends on, under the names that a checkpoint has.
+  [[nodiscard]] std::vector<StateEntry> state();
+  /// Goes on behind the step of `checkpoint`. Collective; see Checkpoint::load.
+  void resume(const Checkpoint& checkpoint);
+  /// The step that run() begins with.
+  [[nodiscard]] std::int64_t first_step() const { return progress_.host()[0] + 1; }
+
+  /// Trains to the last step, or until `stop_reason` (asked after every step) gives a reason on any rank; all ranks stop after
+  /// the same step. With a CheckpointWriter, a checkpoint is written every checkpoint_every steps, while training goes on, and
+  /// before run() returns unless the run is complete and checkpoint_every is 0. One that cannot be written while training goes on
+  /// is told to the recorder, and training continues. The recorder has begun; run() ends it. When it fails, the run stops as on
+  /// request and the checkpoint is written before its error is thrown. Throws AgreedError(diverged) after too many refused steps in
+  /// a row, AgreedError(input) for a record or last checkpoint that cannot be written.
+  RunStatus run(const std::function<StopReason()>& stop_reason);
 
   /// Mean loss over the validation batches and all ranks [nat/token]. Collective.
   [[nodiscard]] double evaluate();
@@ -40,13 +64,29 @@ class Trainer {
  private:
   // What every rank tells the others after a step.
   struct Report {
-    double loss_sum = 0;  // over the ranks
-    bool stop = false;    // on any rank
+    double loss_sum = 0;                          // over the ranks
+    StopReason stop = StopReason::none;           // the strongest of any rank
+    std::vector<CheckpointWriter::Part> parts{};  // of the checkpoint being written, by rank
+    std::int64_t data_hash = 0;                   // of all ranks' tokens
   };
-  [[nodiscard]] Report exchange(double loss, bool stop);
+  struct Mine {
+    double loss = 0;
+    StopReason stop = StopReason::none;
+    CheckpointWriter::Part part{};
+    std::uint32_t data_hash = 0;
+  };
+  [[nodiscard]] Report exchange(const Mine& mine);
   [[nodiscard]] StepContext context(std::int64_t step);
   [[nodiscard]] double train_step(const StepContext& context, StepRecord& record);
   void record_validation(std::int64_t step);
+  // Calls the recorder; its error is kept, and stops the run.
+  void tell(const std::function<void(Recorder&)>& what);
+  void begin_checkpoint(std::int64_t step);
+  // Ends the checkpoint under way if all ranks have written, or failed to write, their parts.
+  void finish_checkpoint(const Report& report);
+  void finish_checkpoint_now();
+  void finish_last_checkpoint();
+  void agree_on_records();
 
   TrainingSetup setup_;
   TrainOptions options_;
@@ -56,6 +96,10 @@ class Trainer {
   Diagnostics diagnostics_;
   Buffer<std::int32_t> inputs_, targets_;  // [micro_batch, sequence_length]
   std::int64_t tokens_per_step_;
+  Buffer<std::int64_t> progress_{2};  // on the host: steps done, refused steps in a row
+  double checkpoint_seconds_ = 0;     // that the loop spent on checkpoints since the last step record
+  std::string checkpoint_error_;      // of the last one, as far as this rank knows
+  std::exception_ptr record_failure_;
 };
 
 }  // namespace scape

@@ -25,7 +25,7 @@ MaskSchedule::MaskSchedule(const ScapeOptions& options, const CommonOptions& com
       choice_(options, common, context),
       gather_(options, context, choice_.parts()),
       offsets_(mask_blocks(context.layout.size()), context.device),
-      book_(2 + 2 * (options.mask_delay + 2)),
+      book_(2 + 3 * (options.mask_delay + 2)),
       common_(1, context.device) {
   for (std::int64_t slot = 0; slot < options.mask_delay + 2; ++slot) {
     slots_.push_back({Buffer<std::uint64_t>(mask_words(layout_.size()), device_), Event(device_)});
@@ -50,19 +50,23 @@ MaskSchedule::~MaskSchedule() {
 
 std::vector<std::int64_t> MaskSchedule::counts_by_owner(const Stream& stream) {
   const std::int64_t first = first_use(in_use_);  // 0: the mask with everything on it
-  const bool counted = options_.mask_scope == MaskScope::global;
+  const bool counted = options_.mask_scope == MaskScope::global || owners(in_use_) != ranks_;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks_));
   if (first != 0 && !counted) counts = choice_.counts(options_.density.at(first, total_steps_));
-  if (counted) stream.synchronize();
+  std::vector<std::uint64_t> words(first != 0 && counted ? static_cast<std::size_t>(mask_words(layout_.size())) : 0);
+  if (!words.empty()) {
+    copy(Span<std::uint64_t>(std::span(words)), slots_[in_use_].words, stream);
+    stream.synchronize();
+  }
   for (int r = 0; r < ranks_; ++r) {
     const Range owned = owned_range(layout_.size(), r, ranks_);
     std::int64_t& count = counts[static_cast<std::size_t>(r)];
     if (first == 0) {
       count = owned.size();
     } else if (counted) {
-      for (const std::uint64_t word :
-           slots_[in_use_].words.span().subspan(owned.begin / MaskView::word_bits, mask_words(owned.size())).host())
-        count += std::popcount(word);
+      const auto part = std::span(words).subspan(static_cast<std::size_t>(owned.begin / MaskView::word_bits),
+                                                 static_cast<std::size_t>(mask_words(owned.size())));
+      for (const std::uint64_t word : part) count += std::popcount(word);
     } else {
       for (const Range vector : choice_.parts().vectors) count += intersect(vector, owned).size();
     }
@@ -91,6 +95,7 @@ void MaskSchedule::clear(std::size_t slot, const Stream& stream) {
   zero(slots_[slot].words.span(), stream);
   first_use(slot) = unused;
   count(slot) = 0;
+  owners(slot) = 0;
 }
 
 void MaskSchedule::observe(const StepContext& context, Range range) {
@@ -103,6 +108,7 @@ void MaskSchedule::make(const StepContext& context, Span<const float> candidate,
   const double density = options_.density.at(step() + options_.mask_delay, total_steps_);
   first_use(made_now_) = step() + options_.mask_delay;
   count(made_now_) = count_for(density);
+  owners(made_now_) = ranks_;
   choice_.choose(context, step(), density, candidate, m, slot.words);
   const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, context.stream);
   gather_.start(context, slot.words, choice_.counts(density));

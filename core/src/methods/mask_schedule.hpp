@@ -56,7 +56,7 @@ class MaskSchedule {
   /// Coordinates on a mask made for density d: as mask_scope says of the matrices, and all of every vector.
   [[nodiscard]] std::int64_t count_for(double density) const { return choice_.count(density); }
   /// With mask_owner = ranges: coordinates on the mask of this step that each rank owns; they add up to its count. After use().
-  /// Waits for the stream with mask_scope = global, where they must be counted.
+  /// Waits for the stream where they must be counted: with mask_scope = global, or when a run on another number of ranks chose them.
   [[nodiscard]] std::vector<std::int64_t> counts_by_owner(const Stream& stream);
   /// Coordinates on the mask of step t, and wire bytes of the mask made in it, by formula. With mask_scope = global and a code
   /// whose size depends on how many coordinates each owner chose (elias_fano, auto), right for the last mask made, near for others.
@@ -74,10 +74,12 @@ class MaskSchedule {
     Buffer<std::uint64_t> words;
     Event gathered;
   };
-  // What a checkpoint needs besides the bits lies in one vector: steps committed, masks made, then two numbers for each slot.
+  // What a checkpoint needs besides the bits lies in one vector: steps committed, masks made, then three numbers for each slot:
+  // the step of its first use, the coordinates on it, and the number of ranks that chose them.
   [[nodiscard]] std::int64_t& made() { return book_.host()[1]; }
-  [[nodiscard]] std::int64_t& first_use(std::size_t slot) { return book_.host()[2 + 2 * slot]; }
-  [[nodiscard]] std::int64_t& count(std::size_t slot) { return book_.host()[3 + 2 * slot]; }
+  [[nodiscard]] std::int64_t& first_use(std::size_t slot) { return book_.host()[2 + 3 * slot]; }
+  [[nodiscard]] std::int64_t& count(std::size_t slot) { return book_.host()[3 + 3 * slot]; }
+  [[nodiscard]] std::int64_t& owners(std::size_t slot) { return book_.host()[4 + 3 * slot]; }
 
   [[nodiscard]] std::size_t slot_for(std::int64_t t);
   [[nodiscard]] MaskView view(std::size_t slot, const Stream& stream);
