@@ -49,11 +49,11 @@ struct NormActivations {
 
 struct LayerActivations {
   NormActivations norm1, norm2;
-  Span<float> qkv;            // [R, (H + 2·kv)·s], turned when positions are rotary
-  Span<float> probabilities;  // [B, H, T, T]
-  Span<float> attention;      // [R, C]
-  Span<float> hidden;         // [R, F], SwiGLU [R, 2F]
-  Span<float> activated;      // [R, F]
+  Span<float> qkv;             // [R, (H + 2·kv)·s], turned when positions are rotary
+  Span<float> attention_kept;  // P or L, see ops/attention.hpp
+  Span<float> attention;       // [R, C]
+  Span<float> hidden;          // [R, F], SwiGLU [R, 2F]
+  Span<float> activated;       // [R, F]
 };
 
 // Cuts spans off one allocation; without memory it only counts.
@@ -74,24 +74,29 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
+ops::AttentionShape attention_shape(const ModelConfig& config, std::int64_t sequences, std::int64_t length) {
+  return {sequences, length, config.heads, config.kv_heads, config.head_size()};
+}
+
 // Everything between a batch and its loss and gradient, for one shape of batch.
 struct Workspace {
   std::vector<LayerActivations> layers;
   NormActivations final;
   Span<float> x, logits, losses;                       // [R, C], [R, V], [R]
   Span<float> dx, dbranch, dqkv, dhidden, dactivated;  // gradients of x, of a branch's input, of qkv, hidden, activated
-  Span<float> dprobabilities;                          // [H, T, T], one sequence at a time
+  Span<float> attention_scratch;
 
   Workspace() = default;
   Workspace(Carver& memory, const ModelConfig& config, std::int64_t sequences, std::int64_t length)
       : layers(static_cast<std::size_t>(config.layers)) {
     const std::int64_t rows = sequences * length;
     const std::int64_t stream_size = rows * config.width;
+    const ops::AttentionShape attention = attention_shape(config, sequences, length);
     const auto norm = [&] { return NormActivations{memory.take(stream_size), memory.take(rows), memory.take(stream_size)}; };
     for (LayerActivations& a : layers) {
       a.norm1 = norm();
       a.qkv = memory.take(rows * config.qkv_width());
-      a.probabilities = memory.take(rows * config.heads * length);
+      a.attention_kept = memory.take(attention.kept());
       a.attention = memory.take(stream_size);
       a.norm2 = norm();
       a.hidden = memory.take(rows * config.ffn_in_width());
@@ -106,7 +111,7 @@ struct Workspace {
     dqkv = memory.take(rows * config.qkv_width());
     dhidden = memory.take(rows * config.ffn_in_width());
     dactivated = config.activation == Activation::swiglu ? memory.take(rows * config.ffn) : dhidden;
-    dprobabilities = memory.take(config.heads * length * length);
+    attention_scratch = memory.take(attention.scratch());
   }
 };
 
@@ -259,9 +264,7 @@ class Transformer final : public Model {
     return {sequences_ * length_, config_.width, config_.norm == Norm::layer_norm, static_cast<float>(config_.norm_epsilon)};
   }
   [[nodiscard]] ops::EmbeddingShape embedding_shape() const { return {sequences_, length_, config_.width, config_.vocab}; }
-  [[nodiscard]] ops::AttentionShape attention_shape() const {
-    return {sequences_, length_, config_.heads, config_.kv_heads, config_.head_size()};
-  }
+  [[nodiscard]] ops::AttentionShape attention_shape() const { return scape::attention_shape(config_, sequences_, length_); }
   // Query and key heads, which lie side by side.
   [[nodiscard]] ops::RotaryShape rotary_shape() const {
     return {sequences_, length_, config_.heads + config_.kv_heads, config_.head_size(), attention_shape().qkv_width()};
@@ -294,7 +297,7 @@ class Transformer final : public Model {
       norm_forward(a.norm1, work_.x, r.norm1, stream);
       linear_forward(a.qkv, a.norm1.output, r.qkv, Write::assign, stream);
       if (config_.positions == Positions::rotary) ops::rotary_forward(a.qkv, cosine_, sine_, rotary_shape(), stream);
-      ops::attention_forward(a.attention, a.probabilities, a.qkv, attention_shape(), stream);
+      ops::attention_forward(a.attention, a.attention_kept, work_.attention_scratch, a.qkv, attention_shape(), stream);
       linear_forward(work_.x, a.attention, r.attention_out, Write::add, stream);
 
       norm_forward(a.norm2, work_.x, r.norm2, stream);
@@ -331,7 +334,8 @@ class Transformer final : public Model {
       norm_backward(work_.dx, work_.dbranch, a.norm2, r.norm2, stream);
 
       linear_backward(work_.dbranch, work_.dx, a.attention, r.attention_out, stream);
-      ops::attention_backward(work_.dqkv, work_.dbranch, a.qkv, a.probabilities, work_.dprobabilities, attention_shape(), stream);
+      ops::attention_backward(work_.dqkv, work_.dbranch, a.attention, a.qkv, a.attention_kept, work_.attention_scratch,
+                              attention_shape(), stream);
       if (config_.positions == Positions::rotary) ops::rotary_backward(work_.dqkv, cosine_, sine_, rotary_shape(), stream);
       linear_backward(work_.dbranch, work_.dqkv, a.norm1.output, r.qkv, stream);
       norm_backward(work_.dx, work_.dbranch, a.norm1, r.norm1, stream);

@@ -133,16 +133,17 @@ TEST_P(AttentionGradient, MatchesDifferences) {
   const Stream stream;
   Floats qkv = random_floats(14 * shape.qkv_width(), 1);
   const Floats weight = random_floats(14 * shape.width(), 2);
-  Floats probabilities(2 * 6 * 7 * 7);
+  Floats out(weight.size());
+  Floats kept(static_cast<std::size_t>(shape.kept()));
+  Floats scratch(static_cast<std::size_t>(shape.scratch()), 1e6F);
   const auto f = [&] {
-    Floats out(weight.size());
-    ops::attention_forward(span_of(out), span_of(probabilities), span_of(qkv), shape, stream);
+    ops::attention_forward(span_of(out), span_of(kept), span_of(scratch), span_of(qkv), shape, stream);
     return inner(out, weight);
   };
   f();
   Floats dqkv(qkv.size(), 1e6F);  // written, not added to
-  Floats scratch(6 * 7 * 7, 1e6F);
-  ops::attention_backward(span_of(dqkv), span_of(weight), span_of(qkv), span_of(probabilities), span_of(scratch), shape, stream);
+  ops::attention_backward(span_of(dqkv), span_of(weight), span_of(out), span_of(qkv), span_of(kept), span_of(scratch), shape,
+                          stream);
   expect_gradient(qkv, dqkv, f, "dqkv");
 }
 

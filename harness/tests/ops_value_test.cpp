@@ -96,27 +96,119 @@ TEST(OpsValue, RotaryTurnsHalvesAgainstEachOther) {
   for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(x[i], expected[i], 1e-6) << i;
 }
 
+// Attention with memory of its own.
+struct Attention {
+  ops::AttentionShape shape;
+  Floats out, kept, scratch, dqkv;
+
+  explicit Attention(const ops::AttentionShape& s)
+      : shape(s),
+        out(static_cast<std::size_t>(s.sequences * s.length * s.width())),
+        kept(static_cast<std::size_t>(s.kept())),
+        scratch(static_cast<std::size_t>(s.scratch()), NAN),
+        dqkv(static_cast<std::size_t>(s.sequences * s.length * s.qkv_width()), NAN) {}
+  void forward(const Floats& qkv) {
+    ops::attention_forward(span_of(out), span_of(kept), span_of(scratch), span_of(qkv), shape, Stream());
+  }
+  void backward(const Floats& qkv, const Floats& dout) {
+    ops::attention_backward(span_of(dqkv), span_of(dout), span_of(out), span_of(qkv), span_of(kept), span_of(scratch), shape,
+                            Stream());
+  }
+};
+
 TEST(OpsValue, AttentionOverTwoPositions) {
   // One head of size 1: q = 1, 2; k = 1, 3; v = 10, 20. Row 1: softmax(2, 6).
-  const Floats qkv{1, 1, 10, 2, 3, 20};
-  Floats out(2);
-  Floats probabilities(4);
-  ops::attention_forward(span_of(out), span_of(probabilities), span_of(qkv), {1, 2, 1, 1, 1}, Stream());
+  Attention attention({1, 2, 1, 1, 1});
+  attention.forward({1, 1, 10, 2, 3, 20});
   const float first = 1 / (1 + std::exp(4.0F));
-  EXPECT_FLOAT_EQ(out[0], 10);
-  EXPECT_NEAR(out[1], 10 * first + 20 * (1 - first), 1e-5);
-  EXPECT_EQ(probabilities[1], 0) << "the future has no weight";
+  EXPECT_FLOAT_EQ(attention.out[0], 10);
+  EXPECT_NEAR(attention.out[1], 10 * first + 20 * (1 - first), 1e-5);
+  EXPECT_EQ(attention.kept[1], 0) << "the future has no weight";
 }
 
 TEST(OpsValue, AttentionScalesByTheRootOfTheHeadSize) {
   // Head size 4, scores 2·4·1 / √4 = 4 and 0.
-  const Floats qkv{0, 0, 0, 0, 2, 2, 2, 2, 1, 0, 0, 0, /**/ 1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0};
-  Floats out(8);
-  Floats probabilities(4);
-  ops::attention_forward(span_of(out), span_of(probabilities), span_of(qkv), {1, 2, 1, 1, 4}, Stream());
-  EXPECT_NEAR(probabilities[2], 1 / (1 + std::exp(-4.0)), 1e-6);
-  EXPECT_NEAR(out[4], probabilities[2], 1e-6);
-  EXPECT_NEAR(out[5], probabilities[3], 1e-6);
+  Attention attention({1, 2, 1, 1, 4});
+  attention.forward({0, 0, 0, 0, 2, 2, 2, 2, 1, 0, 0, 0, /**/ 1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0});
+  EXPECT_NEAR(attention.kept[2], 1 / (1 + std::exp(-4.0)), 1e-6);
+  EXPECT_NEAR(attention.out[4], attention.kept[2], 1e-6);
+  EXPECT_NEAR(attention.out[5], attention.kept[3], 1e-6);
+}
+
+// The formulas of attention.hpp in double, row by row, with the whole matrix P.
+void plain_attention(const ops::AttentionShape& shape, const Floats& qkv, const Floats& dout, Floats& out, Floats& dqkv) {
+  const auto [sequences, length, heads, kv_heads, size] = shape;
+  const double factor = 1 / std::sqrt(static_cast<double>(size));
+  std::vector<double> gradient(qkv.size());
+  const auto at = [&, heads = heads, kv_heads = kv_heads, size = size](std::int64_t token, int part, std::int64_t head) {
+    const std::int64_t first[] = {head, heads + head * kv_heads / heads, heads + kv_heads + head * kv_heads / heads};
+    return static_cast<std::size_t>((token * (heads + 2 * kv_heads) + first[part]) * size);
+  };
+  for (std::int64_t i = 0; i < sequences * length; ++i) {
+    const std::int64_t begin = i - i % length;
+    for (std::int64_t head = 0; head < heads; ++head) {
+      const std::size_t q = at(i, 0, head);
+      const auto o = static_cast<std::size_t>((i * heads + head) * size);
+      std::vector<double> p;
+      double total = 0;
+      for (std::int64_t j = begin; j <= i; ++j) {
+        double score = 0;
+        for (std::size_t d = 0; d < static_cast<std::size_t>(size); ++d) score += qkv[q + d] * double{qkv[at(j, 1, head) + d]};
+        p.push_back(std::exp(factor * score));
+        total += p.back();
+      }
+      std::vector<double> dp(p.size());
+      double mean = 0;
+      for (std::size_t j = 0; j < p.size(); ++j) {
+        p[j] /= total;
+        const std::size_t v = at(begin + static_cast<std::int64_t>(j), 2, head);
+        for (std::size_t d = 0; d < static_cast<std::size_t>(size); ++d) {
+          out[o + d] += static_cast<float>(p[j] * qkv[v + d]);
+          gradient[v + d] += p[j] * dout[o + d];
+          dp[j] += double{dout[o + d]} * qkv[v + d];
+        }
+        mean += p[j] * dp[j];
+      }
+      for (std::size_t j = 0; j < p.size(); ++j) {
+        const double ds = factor * p[j] * (dp[j] - mean);
+        const std::size_t k = at(begin + static_cast<std::int64_t>(j), 1, head);
+        for (std::size_t d = 0; d < static_cast<std::size_t>(size); ++d) {
+          gradient[q + d] += ds * qkv[k + d];
+          gradient[k + d] += ds * qkv[q + d];
+        }
+      }
+    }
+  }
+  dqkv.assign(gradient.begin(), gradient.end());
+}
+
+// One block, its edge, several blocks, odd lengths; scores up to about 60 that grow and shrink along the keys.
+TEST(OpsValue, AttentionInBlocksIsPlainAttention) {
+  constexpr std::int64_t block = ops::AttentionShape::block;
+  for (const std::int64_t length : {block - 1, block, block + 1, 2 * block, 2 * block + 7}) {
+    for (const std::int64_t kv_heads : {length == block + 1 ? 4 : 1, 2}) {
+      const ops::AttentionShape shape{2, length, 4, kv_heads, 6};
+      SCOPED_TRACE("length " + std::to_string(length) + ", kv_heads " + std::to_string(kv_heads));
+      const Floats qkv = random_floats(2 * length * shape.qkv_width(), 7, 2.5F);
+      const Floats dout = random_floats(2 * length * shape.width(), 8);
+      Floats out(dout.size());
+      Floats dqkv;
+      plain_attention(shape, qkv, dout, out, dqkv);
+      Attention attention(shape);
+      attention.forward(qkv);
+      attention.backward(qkv, dout);
+      EXPECT_LT(relative_distance(attention.out, out), 2e-6);
+      EXPECT_LT(relative_distance(attention.dqkv, dqkv), 2e-6);
+    }
+  }
+}
+
+TEST(OpsValue, AttentionMemoryGrowsWithTheLength) {
+  const auto memory = [](std::int64_t length) {
+    const ops::AttentionShape shape{2, length, 16, 4, 64};
+    return shape.kept() + shape.scratch();
+  };
+  EXPECT_EQ(memory(4096) - memory(2048), 2 * 16 * 2048) << "one number per query and head";
 }
 
 TEST(OpsValue, CrossEntropy) {
