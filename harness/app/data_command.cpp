@@ -1,18 +1,61 @@
-// scape data prepare: text to tokens.
+// scape data: text to tokens, and what token files of any format hold.
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 
 #include "commands.hpp"
 #include "data/prepare.hpp"
+#include "data/token_set.hpp"
+#include "data/tokenizer.hpp"
+#include "scape/error.hpp"
 
 namespace scape {
 
 namespace {
 
+// How far a long reading of bytes is: on a terminal one line that changes, else a line every half minute.
+class ProgressBar {
+ public:
+  ProgressBar() = default;
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+  ~ProgressBar() {
+    if (terminal_ && shown_) fmt::print(stderr, "\r\x1b[2K");
+  }
+
+  void show(std::int64_t done, std::int64_t total) {
+    const auto now = Clock::now();
+    if (total <= 0 || now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(30000))) return;
+    last_ = now;
+    shown_ = true;
+    const double seconds = std::chrono::duration<double>(now - begin_).count();
+    const double fraction = static_cast<double>(done) / static_cast<double>(total);
+    const auto left = static_cast<std::int64_t>(fraction > 0 ? seconds * (1 - fraction) / fraction : 0);
+    const std::string numbers = fmt::format("{:3.0f}%  {:.1f} MB/s  {}:{:02}:{:02} left", 100 * fraction,
+                                            static_cast<double>(done) / seconds / 1e6, left / 3600, left / 60 % 60, left % 60);
+    if (terminal_) {
+      constexpr int width = 30;
+      const auto full = static_cast<std::size_t>(fraction * width);
+      fmt::print(stderr, "\r\x1b[2K[{:<{}}] {}", std::string(full, '#'), width, numbers);
+    } else {
+      fmt::print(stderr, "{}\n", numbers);
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const bool terminal_ = isatty(STDERR_FILENO) == 1;
+  const Clock::time_point begin_ = Clock::now();
+  Clock::time_point last_ = begin_;
+  bool shown_ = false;
+};
+
 int prepare_and_tell(PrepareOptions options, bool synthetic) {
+  require(options.paths.empty() || !synthetic, ErrorKind::usage, "--synthetic takes no text files");
   if (options.paths.empty() && !synthetic) {
     if (const auto text = find_default_text()) {
       options.paths = text->paths;
@@ -22,43 +65,137 @@ int prepare_and_tell(PrepareOptions options, bool synthetic) {
       fmt::print("no text named and no perl-doc package here: using the built-in synthetic language\n");
     }
   }
-  const bool terminal = isatty(STDERR_FILENO) == 1;
-  const PrepareSummary summary = prepare(options, [&](const PrepareProgress& progress) {
-    if (terminal && progress.bytes_total > 0) {
-      fmt::print(stderr, "\r{:3d}% of {} bytes", 100 * progress.bytes_done / progress.bytes_total, progress.bytes_total);
-    }
-  });
-  if (terminal) fmt::print(stderr, "\r\x1b[2K");
+  const PrepareSummary summary = [&] {
+    ProgressBar bar;
+    return prepare(options, [&](const PrepareProgress& progress) { bar.show(progress.bytes_done, progress.bytes_total); });
+  }();
   const TokenFileInfo& info = summary.info;
   fmt::print("{}: {} training and {} validation tokens in {} documents, vocabulary {}, unigram entropy {:.3f} nat/token\n",
              options.output.string(), info.train_tokens, info.validation_tokens, info.train_documents + info.validation_documents,
              info.vocabulary, info.unigram_entropy);
-  fmt::print("source: {}{}\n", info.source,
-             summary.skipped_files > 0 ? fmt::format(" ({} empty or binary files skipped)", summary.skipped_files) : "");
+  if (info.files > 1) fmt::print("shards: {}\n", info.files);
+  fmt::print("source: {}\n", info.source);
+  if (summary.skipped_files > 0) fmt::print("skipped: {} empty or binary files\n", summary.skipped_files);
+  if (summary.empty_documents > 0) fmt::print("skipped: {} documents without text\n", summary.empty_documents);
   return 0;
 }
 
-}  // namespace
+void print_info(const TokenFile& file) {
+  const TokenFileInfo& info = file.info();
+  const auto line = [](const char* key, const std::string& value) { fmt::print("{:14}{}\n", key, value); };
+  const auto split = [&](std::int64_t tokens, std::int64_t documents) {
+    return fmt::format("{} tokens, {}", tokens, documents > 0 ? fmt::format("{} documents", documents) : "document ends not known");
+  };
+  line("path", file.path().string());
+  line("format", fmt::format("{}, {} bytes a token", info.format, info.token_bytes));
+  line("files", fmt::format("{} with {} bytes", info.files, info.bytes));
+  line("train", split(info.train_tokens, info.train_documents));
+  line("validation", split(info.validation_tokens, info.validation_documents));
+  line("vocabulary", std::to_string(info.vocabulary));
+  line("tokenizer", info.tokenizer == TokenizerKind::unknown ? "not known" : Tokenizer(file).description());
+  line("entropy", std::isnan(info.unigram_entropy) ? "not known" : fmt::format("{:.6f} nat/token (unigram)", info.unigram_entropy));
+  line("checksum", fmt::format("{}{}", info.checksum.empty() ? "not known" : info.checksum,
+                               info.verified ? ", all tokens checked" : "; `scape data verify` reads and checks all tokens"));
+  line("source", info.source.empty() ? "not known" : info.source);
+}
 
-void add_data_command(CLI::App& app, Action& action) {
+int inspect(const std::string& path) {
+  print_info(TokenFile::open(path));
+  return 0;
+}
+
+int verify(const std::string& path) {
+  TokenFile file = TokenFile::open(path);
+  {
+    ProgressBar bar;
+    file.verify([&](std::int64_t done, std::int64_t total) { bar.show(done, total); });
+  }
+  print_info(file);
+  return 0;
+}
+
+int describe(DescribeOptions options, const std::vector<std::string>& validation) {
+  for (const std::string& value : validation) {
+    char* end = nullptr;
+    const double fraction = std::strtod(value.c_str(), &end);
+    if (end == value.c_str() + value.size()) {
+      require(validation.size() == 1, ErrorKind::usage, "--validation takes files or one fraction");
+      require(fraction > 0, ErrorKind::usage, "the fraction for validation must be in (0, 0.5]");
+      options.validation_fraction = fraction;
+    } else {
+      options.validation.emplace_back(value);
+    }
+  }
+  const auto path = [&] {
+    ProgressBar bar;
+    return describe_tokens(options, [&](std::int64_t done, std::int64_t total) { bar.show(done, total); });
+  }();
+  print_info(TokenFile::open(path));
+  return 0;
+}
+
+void add_prepare(CLI::App& data, Action& action) {
   struct Arguments {
     PrepareOptions options;
     bool synthetic = false;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* data = app.add_subcommand("data", "prepare token files");
-  data->require_subcommand(1);
-  CLI::App* command = data->add_subcommand("prepare", "make a token file from text files and folders (tokens are bytes)");
+  PrepareOptions& options = arguments->options;
+  CLI::App* command = data.add_subcommand("prepare", "make tokens from text: files, folders, .jsonl, each also as .gz or .zst");
   command->add_option(
-      "paths", arguments->options.paths,
+      "paths", options.paths,
       "text files and folders; none: the manual of Perl if the package perl-doc is here, else a synthetic language");
-  command->add_option("--out", arguments->options.output, "token file to write")->required();
-  command->add_option("--validation", arguments->options.validation_fraction, "fraction of the documents kept for validation")
+  command->add_option("--out", options.output, "token file to write; with --shard-tokens a new folder")->required();
+  command->add_option("--tokenizer", options.tokenizer, "bytes, or a SentencePiece model")->capture_default_str();
+  command->add_option("--field", options.field, "field of a line of .jsonl that has the text (default: text)");
+  command->add_option("--shard-tokens", options.shard_tokens, "most tokens in a shard; 0: one file")->capture_default_str();
+  command->add_option("--threads", options.threads, "threads that tokenise; 0: one per processor; the tokens are the same for any")
       ->capture_default_str();
-  command->add_option("--seed", arguments->options.seed, "seed of the split and of the synthetic language")->capture_default_str();
+  command->add_option("--validation", options.validation_fraction, "fraction of the documents kept for validation")
+      ->capture_default_str();
+  command->add_option("--seed", options.seed, "seed of the split and of the synthetic language")->capture_default_str();
   command->add_flag("--synthetic", arguments->synthetic, "use the built-in synthetic language");
   command->callback(
       [arguments, &action] { action = [arguments] { return prepare_and_tell(arguments->options, arguments->synthetic); }; });
+}
+
+void add_describe(CLI::App& data, Action& action) {
+  struct Arguments {
+    DescribeOptions options;
+    std::vector<std::string> validation;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  DescribeOptions& options = arguments->options;
+  CLI::App* command = data.add_subcommand(
+      "describe",
+      "check token files of nanoGPT, llm.c or Megatron and write down what they do not say, so that data= can name them");
+  command->add_option("paths", options.paths, "token files (.bin, .idx) or folders with *train* and *val* files")->required();
+  command->add_option("--out", options.output, "description to write (.toml); default: tokens.toml in the folder");
+  command->add_option("--vocabulary", options.vocabulary, "number of ids, for formats that do not say it (GPT-2: 50257)");
+  command->add_option("--validation", arguments->validation,
+                      "validation tokens: a fraction, taken from the end of the training tokens, or files");
+  command->add_option("--tokenizer", options.tokenizer, "what made the tokens: bytes, or a SentencePiece model");
+  command->add_option("--end-token", options.end_token, "id behind every document");
+  command->add_option("--source", options.source, "where the text comes from, for run files");
+  command->callback([arguments, &action] { action = [arguments] { return describe(arguments->options, arguments->validation); }; });
+}
+
+void add_look(CLI::App& data, Action& action, const char* name, const char* help, int (*look)(const std::string&)) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* command = data.add_subcommand(name, help);
+  command->add_option("path", *path, "what data= may name: a token file, a folder, a description (.toml)")->required();
+  command->callback([=, &action] { action = [=] { return look(*path); }; });
+}
+
+}  // namespace
+
+void add_data_command(CLI::App& app, Action& action) {
+  CLI::App* data = app.add_subcommand("data", "make tokens from text; describe, inspect and verify token files");
+  data->require_subcommand(1);
+  add_prepare(*data, action);
+  add_describe(*data, action);
+  add_look(*data, action, "inspect", "format, splits, vocabulary, tokenizer and checksum of tokens", inspect);
+  add_look(*data, action, "verify", "read all tokens and check them", verify);
 }
 
 }  // namespace scape

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -112,7 +113,7 @@ struct Run {
     for (Setting& setting : parse_settings(arguments.settings)) settings.push_back(std::move(setting));
     const bool vocabulary_given = std::any_of(settings.begin(), settings.end(), [](const Setting& s) { return s.name == "vocab"; });
     const TrainOptions& train = config.emplace(registry, settings).train;
-    require(!train.data.empty(), ErrorKind::usage, "no data: give --set data=FILE, a token file made by `scape data prepare`");
+    require(!train.data.empty(), ErrorKind::usage, "no data: give --set data=PATH, tokens made by `scape data prepare` or known to `scape data inspect`");
     tokens.emplace(TokenFile::open(train.data));
     const std::int64_t vocabulary = tokens->info().vocabulary;
     if (!vocabulary_given) config->model.vocab = vocabulary;
@@ -135,6 +136,7 @@ struct Run {
     const CheckpointInfo info{.ranks = ranks,
                               .options = config->texts(),
                               .facts = {{"data_source", data.source},
+                                        {"data_checksum", data.checksum},
                                         {"train_tokens", std::to_string(data.train_tokens)},
                                         {"validation_tokens", std::to_string(data.validation_tokens)}}};
     checkpoints.emplace(folder, config->train.checkpoint_keep, info, rank);
@@ -179,10 +181,14 @@ struct Run {
     info.attributes.emplace_back("device_name", device_name(model->params().device()));
     info.attributes.emplace_back("parameters", model->layout().size());
     info.attributes.emplace_back("flops_per_token", model->flops_per_token());
-    info.attributes.emplace_back("data_source", tokens->info().source);
-    info.attributes.emplace_back("train_tokens", tokens->info().train_tokens);
-    info.attributes.emplace_back("validation_tokens", tokens->info().validation_tokens);
-    info.attributes.emplace_back("unigram_entropy", tokens->info().unigram_entropy);
+    const TokenFileInfo& data = tokens->info();
+    info.attributes.emplace_back("data_source", data.source);
+    info.attributes.emplace_back("data_format", data.format);
+    info.attributes.emplace_back("data_checksum", data.checksum);
+    info.attributes.emplace_back("data_verified", data.verified);
+    info.attributes.emplace_back("train_tokens", data.train_tokens);
+    info.attributes.emplace_back("validation_tokens", data.validation_tokens);
+    if (!std::isnan(data.unigram_entropy)) info.attributes.emplace_back("unigram_entropy", data.unigram_entropy);
     return info;
   }
 };

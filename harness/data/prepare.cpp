@@ -4,14 +4,21 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <fstream>
+#include <deque>
+#include <future>
+#include <memory>
 #include <set>
+#include <span>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 
+#include "data/mapped_file.hpp"
 #include "data/synthetic.hpp"
+#include "data/text_source.hpp"
+#include "data/token_writer.hpp"
+#include "data/tokenizer.hpp"
 #include "scape/error.hpp"
 #include "scape/rng.hpp"
 
@@ -26,30 +33,13 @@ constexpr std::int64_t useful_length = 4 << 10;
 constexpr std::int64_t shortest_cut = 256;  // a text is not cut into documents shorter than this
 constexpr std::size_t sniffed_bytes = 64 << 10;
 
-template <class... Args>
-[[noreturn]] void fail(const fs::path& path, fmt::format_string<Args...> message, Args&&... args) {
-  throw Error(ErrorKind::input, fmt::format("{}: {}", path.string(), fmt::format(message, std::forward<Args>(args)...)));
-}
-
-std::ifstream open_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail(path, "cannot be read: {}", std::generic_category().message(errno));
-  return file;
-}
-
-// Up to `count` more bytes at the end of `text`.
-void read_more(std::ifstream& file, const fs::path& path, std::string& text, std::size_t count) {
-  const std::size_t old = text.size();
-  text.resize(old + count);
-  file.read(&text[old], static_cast<std::streamsize>(count));
-  if (file.bad()) fail(path, "cannot be read: {}", std::generic_category().message(errno));
-  text.resize(old + static_cast<std::size_t>(file.gcount()));
-}
-
 // What there is to read, found out before anything is written.
 struct Survey {
   std::vector<fs::path> files;
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;        // of the files
+  std::int64_t text_bytes = 0;   // of files that are cut into documents
+  std::vector<fs::path> packed;  // of those, the compressed ones, whose text is not counted yet
+  std::int64_t json_files = 0;
   std::int64_t skipped = 0;
 };
 
@@ -97,17 +87,26 @@ class Surveyor {
   // Takes a file unless it is binary; then returns the position of its first zero byte. A file named twice counts once:
   // otherwise the same text could be in both splits.
   std::size_t add_file(const fs::path& path) {
-    auto file = open_text(path);
-    std::string head;
-    read_more(file, path, head, sniffed_bytes);
-    const auto zero = head.find('\0');
-    if (zero != std::string::npos) return zero;
+    const auto source = ByteSource::open(path);
+    const bool json = is_json_lines(path);
+    if (!json) {
+      std::string head(sniffed_bytes, ' ');
+      head.resize(source->read(head.data(), head.size()));
+      if (const auto zero = head.find('\0'); zero != std::string::npos) return zero;
+    }
     ++texts_;
     if (seen_.insert(fs::canonical(path)).second) {
+      const auto bytes = static_cast<std::int64_t>(fs::file_size(path));
       survey_.files.push_back(path);
-      survey_.bytes += static_cast<std::int64_t>(fs::file_size(path));
+      survey_.bytes += bytes;
+      if (json) {
+        ++survey_.json_files;
+      } else {
+        survey_.text_bytes += bytes;
+        if (source->compressed()) survey_.packed.push_back(path);
+      }
     }
-    return zero;
+    return std::string::npos;
   }
 
   Survey survey_;
@@ -115,29 +114,78 @@ class Surveyor {
   std::int64_t texts_ = 0;  // text files met, the repeated ones too
 };
 
-// Where to cut a text that is too long: behind the last blank line of its second half, else behind a line, else at its end.
-std::size_t cut_position(std::string_view text) {
-  for (const std::string_view end : {"\n\n", "\n\r\n", "\n"}) {
-    const auto found = text.rfind(end);
-    if (found != std::string_view::npos && found >= text.size() / 2) return found + end.size();
+// How much text there is once it is unpacked; at least `enough` if it is more than that.
+std::int64_t count_text(const Survey& survey, std::int64_t enough) {
+  std::int64_t bytes = survey.text_bytes;
+  std::vector<char> chunk(std::size_t{1} << 18);
+  for (const auto& path : survey.packed) {
+    if (bytes >= enough) break;
+    bytes -= static_cast<std::int64_t>(fs::file_size(path));
+    const auto source = ByteSource::open(path);
+    while (const auto got = source->read(chunk.data(), chunk.size())) bytes += static_cast<std::int64_t>(got);
   }
-  return text.size();
+  return bytes;
 }
 
-template <class Emit>
-void for_each_document(const fs::path& path, std::int64_t longest, const Emit& emit) {
-  auto file = open_text(path);
-  const auto limit = static_cast<std::size_t>(longest);
-  std::string text;
-  for (;;) {
-    read_more(file, path, text, limit + 1 - text.size());
-    if (text.size() <= limit) break;
-    const auto cut = cut_position(std::string_view(text).substr(0, limit));
-    emit(std::string_view(text).substr(0, cut));
-    text.erase(0, cut);
+// Tokenises documents in parallel and hands them on in their order. Batches are cut by what goes in, so the batches, like the
+// documents, are the same for any number of threads.
+class Pipeline {
+ public:
+  using Sink = std::function<void(std::span<const std::int32_t> ids)>;
+
+  Pipeline(const Tokenizer& tokenizer, int threads, Sink sink, std::function<void(std::int64_t bytes)> passed)
+      : tokenizer_(tokenizer), threads_(static_cast<std::size_t>(threads)), sink_(std::move(sink)), passed_(std::move(passed)) {}
+
+  /// `position`: bytes of all files up to the end of this text.
+  void add(std::string text, std::int64_t position) {
+    batch_bytes_ += text.size();
+    batch_.push_back(std::move(text));
+    position_ = position;
+    if (batch_bytes_ >= full_batch) send();
   }
-  if (!text.empty()) emit(std::string_view(text));
-}
+  void finish() {
+    if (!batch_.empty()) send();
+    while (!running_.empty()) receive();
+  }
+
+ private:
+  static constexpr std::size_t full_batch = std::size_t{1} << 20;
+  using Documents = std::vector<std::vector<std::int32_t>>;
+  struct Running {
+    std::future<Documents> documents;
+    std::int64_t position;
+  };
+
+  void send() {
+    if (running_.size() == threads_) receive();
+    running_.push_back({std::async(std::launch::async,
+                                   [this, batch = std::exchange(batch_, {})] {
+                                     Documents documents;
+                                     for (const auto& text : batch) {
+                                       documents.push_back(tokenizer_.encode(text));
+                                       if (tokenizer_.end_token() >= 0) documents.back().push_back(tokenizer_.end_token());
+                                     }
+                                     return documents;
+                                   }),
+                        position_});
+    batch_bytes_ = 0;
+  }
+  void receive() {
+    Running oldest = std::move(running_.front());
+    running_.pop_front();
+    for (const auto& ids : oldest.documents.get()) sink_(ids);
+    passed_(oldest.position);
+  }
+
+  const Tokenizer& tokenizer_;
+  std::size_t threads_;
+  Sink sink_;
+  std::function<void(std::int64_t)> passed_;
+  std::vector<std::string> batch_;
+  std::size_t batch_bytes_ = 0;
+  std::int64_t position_ = 0;
+  std::deque<Running> running_;
+};
 
 // Which documents go to the validation split. Document i lies in stratum floor(i · fraction); a hash picks one document of each
 // stratum. Whole numbers: the same choice on every machine.
@@ -180,41 +228,87 @@ PrepareSummary prepare(const PrepareOptions& options, const std::function<void(c
   require(!options.output.empty(), ErrorKind::usage, "no output file named");
   require(!options.paths.empty() || options.synthetic_bytes >= 1 << 20, ErrorKind::usage,
           "the synthetic text must have at least 1 MiB (1048576 bytes)");
+  require(options.shard_tokens >= 0 && options.threads >= 0, ErrorKind::usage, "shard tokens and threads cannot be negative");
+  const Tokenizer tokenizer(options.tokenizer);
   Surveyor surveyor;
   for (const auto& path : options.paths) surveyor.add_named(path);
   const Survey survey = surveyor.take();
+  require(options.field.empty() || survey.json_files > 0, ErrorKind::usage, "a field is named, but no file holds lines of JSON");
   const bool synthetic = options.paths.empty();
   const std::string source = describe(options);
 
   const Splitter splitter(options.validation_fraction, options.seed);
   const std::int64_t documents = 2 * splitter.period();
-  const std::int64_t bytes = synthetic ? options.synthetic_bytes : survey.bytes;
+  const std::int64_t bytes = synthetic ? options.synthetic_bytes : count_text(survey, 10 * documents * longest_document);
   const std::int64_t needed = documents * (synthetic ? longest_synthetic : shortest_cut);
-  if (bytes < needed) {
+  if (bytes < needed && survey.json_files == 0) {
     throw Error(ErrorKind::input, fmt::format("{}: too little text to split: {} bytes, {} needed", source, bytes, needed));
   }
   // Cut short enough to fill two strata: then neither split is empty. Twenty, where that leaves documents of useful length: a
   // few very different ones would miss the fraction by much.
-  const std::int64_t longest = std::clamp(bytes / (10 * documents), std::min(useful_length, bytes / documents), longest_document);
+  const std::int64_t longest =
+      std::clamp(bytes / (10 * documents), std::clamp(bytes / documents, shortest_cut, useful_length), longest_document);
 
-  TokenFileWriter writer(options.output, {.seed = options.seed, .source = source});
-  PrepareProgress done{.bytes_total = bytes};
-  std::vector<std::int32_t> ids;
+  const std::int64_t vocabulary = tokenizer.vocabulary();
+  const TokenFileInfo info{.vocabulary = vocabulary,
+                           .token_bytes = vocabulary <= 256     ? 1
+                                          : vocabulary <= 65536 ? 2
+                                                                : 4,
+                           .seed = options.seed,
+                           .tokenizer = tokenizer.kind(),
+                           .end_token = tokenizer.end_token(),
+                           .source = source};
+  const std::string model(tokenizer.model());
+  std::unique_ptr<TokenWriter> writer;
+  if (options.shard_tokens > 0) {
+    writer = std::make_unique<TokenShardWriter>(options.output, info, model, options.shard_tokens);
+  } else {
+    writer = std::make_unique<TokenFileWriter>(options.output, info, model);
+  }
+
+  PrepareSummary summary{.files = std::ssize(survey.files), .skipped_files = survey.skipped};
+  PrepareProgress done{.bytes_total = synthetic ? bytes : survey.bytes};
   std::int64_t document = 0;
-  const auto add = [&](std::string_view text) {
-    ids.clear();
-    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
-    writer.add(splitter.of(document++), ids);
-    done.bytes_done += std::ssize(text);
-    if (progress) progress(done);
-  };
+  const int threads = options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  Pipeline pipeline(
+      tokenizer, threads, [&](std::span<const std::int32_t> ids) { writer->add(splitter.of(document++), ids); },
+      [&](std::int64_t position) {
+        done.bytes_done = position;
+        if (progress) progress(done);
+      });
+  std::int64_t before = 0;  // bytes of the files, or of the synthetic text, up to here
   if (synthetic) {
     const SyntheticLanguage language(options.seed);
-    while (done.bytes_done < options.synthetic_bytes) add(language.document(document));
-  } else {
-    for (const auto& path : survey.files) for_each_document(path, longest, add);
+    for (std::int64_t i = 0; before < options.synthetic_bytes; ++i) {
+      std::string text = language.document(i);
+      before += std::ssize(text);
+      pipeline.add(std::move(text), before);
+    }
   }
-  return {.info = writer.finish(), .files = std::ssize(survey.files), .skipped_files = survey.skipped};
+  for (const auto& path : survey.files) {
+    const auto sink = [&](std::string text, std::int64_t position) {
+      if (text.empty()) {
+        ++summary.empty_documents;
+      } else {
+        pipeline.add(std::move(text), before + position);
+      }
+    };
+    if (is_json_lines(path)) {
+      for_each_line(path, options.field.empty() ? "text" : options.field, sink);
+    } else {
+      for_each_piece(path, longest, sink);
+    }
+    before += static_cast<std::int64_t>(fs::file_size(path));
+  }
+  pipeline.finish();
+  if (document < splitter.period()) {
+    throw Error(ErrorKind::input,
+                fmt::format("{}: {} documents are too few to split, {} needed", source, document, splitter.period()));
+  }
+  writer->finish();
+  writer.reset();
+  summary.info = TokenFile::open(options.output).info();
+  return summary;
 }
 
 std::optional<DefaultText> find_default_text(const fs::path& root) {

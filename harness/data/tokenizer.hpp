@@ -28,6 +28,8 @@ class Tokenizer {
   Tokenizer() = default;
   /// What `name` says: "bytes", "sentencepiece:MODEL" or the path MODEL. Throws Error(input), naming the file, when it is no model.
   explicit Tokenizer(const std::string& name);
+  /// The file that such a name means; empty for "bytes".
+  [[nodiscard]] static std::filesystem::path model_file(const std::string& name);
   /// The tokenizer that made these tokens. Throws Error(input) when the file does not say which it was.
   explicit Tokenizer(const TokenFile& file);
 

@@ -1,11 +1,17 @@
 // Preparation: text goes in whole and once, the split is by document, bad input is named and leaves nothing behind.
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <set>
 
 #include "data/prepare.hpp"
+#include "data/token_array.hpp"
+#include "data/token_stream.hpp"
+#include "data/tokenizer.hpp"
 #include "data_support.hpp"
 
 namespace scape {
@@ -224,6 +230,217 @@ TEST_F(Prepare, OptionsHaveLimits) {
   EXPECT_THAT(message_of(ErrorKind::usage, [&] { run({.validation_fraction = 0.6}); }), HasSubstr("validation fraction"));
   EXPECT_THAT(message_of(ErrorKind::usage, [&] { run({.validation_fraction = 0.0}); }), HasSubstr("validation fraction"));
   EXPECT_THAT(message_of(ErrorKind::usage, [&] { run({.synthetic_bytes = 1000}); }), HasSubstr("1 MiB"));
+}
+
+// The same sixty texts as files, as lines of JSON and packed: the same tokens.
+class Forms : public Prepare {
+ protected:
+  Forms() {
+    for (int i = 0; i < 60; ++i) texts_.push_back(text("file " + std::to_string(i), 15 + i % 5));
+  }
+  std::string json_lines() const {
+    std::string lines;
+    for (const std::string& text : texts_) {
+      lines += "{\"id\": 1, \"text\": \"";
+      for (const char c : text) lines += c == '\n' ? std::string("\\n") : std::string(1, c);
+      lines += "\"}\n";
+    }
+    return lines;
+  }
+  // The checksum of the tokens that these options give.
+  std::string tokens(PrepareOptions options) {
+    fs::remove_all(out_ / "tokens.bin");
+    run(std::move(options));
+    return result().info().checksum;
+  }
+  std::string model() {
+    write_bytes(in_ / "m.model", testing::small_model());
+    return (in_ / "m.model").string();
+  }
+  std::vector<std::string> texts_;
+};
+
+TEST_F(Forms, HoldTheSameTokens) {
+  fs::create_directories(in_ / "plain");
+  fs::create_directories(in_ / "packed");
+  for (int i = 0; i < 60; ++i) {
+    const std::string number = std::to_string(100 + i);
+    write_bytes(in_ / ("plain/" + number), texts_[static_cast<std::size_t>(i)]);
+    write_bytes(in_ / ("packed/" + number), (i % 2 == 0 ? testing::gzip : testing::zstd)(texts_[static_cast<std::size_t>(i)]));
+  }
+  write_bytes(in_ / "a.jsonl", json_lines());
+  write_bytes(in_ / "b.jsonl.gz", testing::gzip(json_lines()));
+  write_bytes(in_ / "c.jsonl.zst", testing::zstd(json_lines()));
+  for (const std::string& tokenizer : {std::string("bytes"), model()}) {
+    const auto expected = tokens({.paths = {in_ / "plain"}, .tokenizer = tokenizer});
+    EXPECT_EQ(result().info().train_documents + result().info().validation_documents, 60);
+    EXPECT_EQ(tokens({.paths = {in_ / "packed"}, .tokenizer = tokenizer}), expected);
+    for (const char* name : {"a.jsonl", "b.jsonl.gz", "c.jsonl.zst"}) {
+      EXPECT_EQ(tokens({.paths = {in_ / name}, .tokenizer = tokenizer}), expected) << name;
+    }
+  }
+}
+
+TEST_F(Forms, PackedTextIsCutLikePlainText) {
+  const std::string long_text = text("x", 40000);
+  write_bytes(in_ / "a.txt", long_text);
+  write_bytes(in_ / "b.txt.gz", testing::gzip(long_text));
+  write_bytes(in_ / "c.txt.zst", testing::zstd(long_text));
+  const auto expected = tokens({.paths = {in_ / "a.txt"}});
+  EXPECT_EQ(tokens({.paths = {in_ / "b.txt.gz"}}), expected);
+  EXPECT_EQ(tokens({.paths = {in_ / "c.txt.zst"}}), expected);
+}
+
+TEST_F(Forms, SentencePieceTokensReadAsTheText) {
+  write_bytes(in_ / "a.jsonl", json_lines());
+  run({.paths = {in_ / "a.jsonl"}, .tokenizer = "sentencepiece:" + model()});
+  const TokenFile file = result();
+  EXPECT_EQ(file.info().vocabulary, 300);
+  EXPECT_EQ(file.info().token_bytes, 2);
+  EXPECT_EQ(file.info().end_token, 2);
+  EXPECT_EQ(file.tokenizer_model(), testing::small_model());
+  const Tokenizer tokenizer(file);
+  std::vector<std::string> found;
+  for (const auto split : {Split::train, Split::validation}) {
+    std::int64_t begin = 0;
+    for (const auto end : file.document_ends(split)) {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(end - begin));
+      file.tokens(split).read(begin, ids);
+      EXPECT_EQ(ids.back(), 2);
+      EXPECT_EQ(std::count(ids.begin(), ids.end(), 2), 1);
+      found.push_back(tokenizer.decode(ids));
+      begin = end;
+    }
+  }
+  std::sort(found.begin(), found.end());
+  std::sort(texts_.begin(), texts_.end());
+  EXPECT_EQ(found, texts_);
+}
+
+TEST_F(Forms, TheNumberOfThreadsChangesNoByte) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i) lines += json_lines();  // several batches
+  write_bytes(in_ / "a.jsonl", lines);
+  write_bytes(in_ / "b.txt", text("b", 40000));
+  const PrepareOptions options{.paths = {in_ / "a.jsonl", in_ / "b.txt"}, .tokenizer = model()};
+  const auto bytes_with = [&](int threads) {
+    auto with = options;
+    with.threads = threads;
+    run(with);
+    return read_bytes(out_ / "tokens.bin");
+  };
+  const std::string one = bytes_with(1);
+  EXPECT_TRUE(bytes_with(4) == one);
+  EXPECT_TRUE(bytes_with(3) == one);
+}
+
+TEST_F(Forms, ShardsHoldTheSameStream) {
+  write_bytes(in_ / "a.jsonl", json_lines());
+  const PrepareOptions whole{.paths = {in_ / "a.jsonl"}, .output = out_ / "one", .tokenizer = model()};
+  prepare(whole);
+  auto sharded = whole;
+  sharded.output = out_ / "set/";
+  sharded.shard_tokens = 2000;
+  const auto summary = prepare(sharded);
+  EXPECT_GE(summary.info.files, 4);
+  for (const auto& entry : fs::directory_iterator(out_ / "set")) {
+    if (entry.path().extension() == ".bin") {
+      EXPECT_LE(TokenArray::open(entry.path())->tokens, 2000);
+    }
+  }
+  const TokenFile one = TokenFile::open(out_ / "one");
+  const TokenFile set = TokenFile::open(out_ / "set");
+  EXPECT_EQ(set.info().checksum, one.info().checksum);
+  EXPECT_EQ(set.info().unigram_entropy, one.info().unigram_entropy);
+  EXPECT_EQ(set.info().seed, one.info().seed);
+  EXPECT_EQ(set.info().source, one.info().source);
+  EXPECT_EQ(set.tokenizer_model(), one.tokenizer_model());
+  for (const auto split : {Split::train, Split::validation}) {
+    EXPECT_EQ(set.document_ends(split), one.document_ends(split));
+    const TokenStreamOptions order{.sequence_length = 15, .global_batch = 4, .seed = 3};
+    const TokenStream expected(one, split, order, 0, 1), found(set, split, order, 0, 1);
+    EXPECT_EQ(found.steps_per_epoch(), expected.steps_per_epoch());
+    for (std::int64_t step = 0; step < 2 * expected.steps_per_epoch(); ++step) EXPECT_EQ(found.hash(step), expected.hash(step));
+  }
+  EXPECT_THAT(message_of(ErrorKind::input, [&] { prepare(sharded); }), HasSubstr("set: exists already"));
+}
+
+TEST_F(Forms, DamagedShardIsNamed) {
+  write_bytes(in_ / "a.jsonl", json_lines());
+  prepare({.paths = {in_ / "a.jsonl"}, .output = out_ / "set", .shard_tokens = 9000});
+  const auto refused_after = [&](const std::function<void(std::string&)>& change) {
+    const auto path = out_ / "set/tokens-00001.bin";
+    const std::string good = read_bytes(path);
+    std::string bytes = good;
+    change(bytes);
+    write_bytes(path, bytes);
+    const auto message = message_of(ErrorKind::input, [&] { (void)TokenFile::open(out_ / "set"); });
+    write_bytes(path, good);
+    return message;
+  };
+  EXPECT_THAT(refused_after([](auto& bytes) { bytes[300] ^= 1; }), HasSubstr("tokens-00001.bin: bytes 256 to "));
+  EXPECT_THAT(refused_after([](auto& bytes) { bytes.pop_back(); }), HasSubstr("tokens-00001.bin: truncated at byte "));
+  const std::string other = read_bytes(out_ / "set/tokens-00000.bin");
+  EXPECT_THAT(refused_after([&](auto& bytes) { bytes = other; }), HasSubstr("tokens.toml: line "));
+  fs::remove(out_ / "set/tokens-00001.bin");
+  EXPECT_THAT(message_of(ErrorKind::input, [&] { (void)TokenFile::open(out_ / "set"); }), HasSubstr("tokens-00001.bin: cannot be"));
+}
+
+TEST_F(Forms, DamagedInputLeavesNothing) {
+  write_bytes(in_ / "a.jsonl", json_lines() + "{\"text\": \n");
+  write_bytes(in_ / "b.jsonl.gz", testing::gzip(json_lines()).substr(0, 500));
+  write_bytes(in_ / "few.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+  for (const std::int64_t shard : {0, 1000}) {
+    const auto message = [&](const std::string& name) {
+      return message_of(ErrorKind::input, [&] { run({.paths = {in_ / name}, .shard_tokens = shard}); });
+    };
+    EXPECT_THAT(message("a.jsonl"), HasSubstr("a.jsonl: line 61: damaged JSON"));
+    EXPECT_THAT(message("b.jsonl.gz"), HasSubstr("b.jsonl.gz: truncated at byte 500: the gzip data go on"));
+    EXPECT_THAT(message("few.jsonl"), HasSubstr("few.jsonl: 2 documents are too few to split, 20 needed"));
+    EXPECT_THAT(out_.entries(), IsEmpty());
+  }
+  EXPECT_THAT(message_of(ErrorKind::input, [&] { run({.paths = {in_ / "a.jsonl"}, .field = "body"}); }),
+              HasSubstr("a.jsonl: line 1: no field 'body'"));
+  write_bytes(in_ / "plain", text("plain", 2000));
+  EXPECT_THAT(message_of(ErrorKind::usage, [&] { run({.paths = {in_ / "plain"}, .field = "text"}); }),
+              HasSubstr("no file holds lines"));
+}
+
+// The limit on the size of a file stands for a disk that is full.
+TEST_F(Forms, FullDiskLeavesNothing) {
+  write_bytes(in_ / "a.txt", text("a", 40000));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{.rlim_cur = 100000, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::vector<std::string> messages;
+  for (const std::int64_t shard : {0, 300000}) {
+    messages.push_back(message_of(ErrorKind::input, [&] { run({.paths = {in_ / "a.txt"}, .shard_tokens = shard}); }));
+  }
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_THAT(messages, ::testing::Each(HasSubstr("cannot be written: File too large")));
+  EXPECT_THAT(out_.entries(), IsEmpty());
+}
+
+TEST_F(Forms, KilledProcessLeavesNothingWithTheFinalName) {
+  write_bytes(in_ / "a.txt", text("a", 200000));
+  for (const std::int64_t shard : {0, 100000}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      try {
+        prepare({.paths = {in_ / "a.txt"}, .output = out_ / "tokens.bin", .shard_tokens = shard},
+                [](const PrepareProgress& now) { now.bytes_done > now.bytes_total / 2 ? ::raise(SIGKILL) : 0; });
+      } catch (...) {
+      }
+      ::_exit(1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    EXPECT_FALSE(fs::exists(out_ / "tokens.bin"));
+  }
 }
 
 TEST_F(Prepare, DefaultTextIsTheManualWithoutItsTables) {

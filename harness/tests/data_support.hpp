@@ -1,4 +1,5 @@
-// What the tests of the data share: a folder that goes with the test, and the errors that bad input must give.
+// What the tests of the data share: a folder that goes with the test, the errors that bad input must give, packed text, a small
+// tokenizer.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -60,5 +61,12 @@ std::string message_of(ErrorKind kind, const Call& call) {
   ADD_FAILURE() << "no Error";
   return {};
 }
+
+/// The text, packed.
+[[nodiscard]] std::string gzip(const std::string& text);
+[[nodiscard]] std::string zstd(const std::string& text);
+
+/// A SentencePiece model of 300 ids (byte-pair encoding; what it never saw becomes bytes; 2 ends a document), trained on the spot.
+[[nodiscard]] const std::string& small_model();
 
 }  // namespace scape::testing

@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <zlib.h>
 
+#include <array>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 
-#include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "data_support.hpp"
 
 namespace scape {
@@ -43,14 +45,14 @@ void put_u32(std::string& bytes, std::size_t at, std::uint32_t value) {
   std::memcpy(&bytes[at], &value, sizeof value);
 }
 
-// Makes both checksums of the header (at bytes 72 and 76) fit what the file holds.
+// Makes the checksums of the document ends (the last 32 bytes; at byte 80) and of the header (at 108) fit what the file holds.
 void fix_checksums(std::string& bytes) {
   const auto crc = [&](std::size_t begin, std::size_t end) {
     return static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const unsigned char*>(bytes.data()) + begin, end - begin));
   };
-  put_u32(bytes, 72, crc(256, bytes.size()));
-  put_u32(bytes, 76, 0);
-  put_u32(bytes, 76, crc(0, 256));
+  put_u32(bytes, 80, crc(bytes.size() - 32, bytes.size()));
+  put_u32(bytes, 108, 0);
+  put_u32(bytes, 108, crc(0, 256));
 }
 
 std::string damage(const std::filesystem::path& path, const std::function<void(std::string&)>& change) {
@@ -83,7 +85,14 @@ TEST_P(TokenWidth, RoundTrip) {
   EXPECT_THAT(file.document_ends(Split::validation), ElementsAre(2));
   // Four ids once in six, one id twice: 4/6 ln 6 + 2/6 ln 3.
   EXPECT_NEAR(file.info().unigram_entropy, 2.0 / 3 * std::log(6.0) + std::log(3.0) / 3, 1e-12);
-  EXPECT_NEAR(unigram_entropy(file.train(), 6), file.info().unigram_entropy, 1e-12);
+  // The checksum is that of the ids as int32, for every width.
+  const Ids train{0, 1, 2, 3, 5, 5}, validation{4, 0};
+  const auto crc = [](const Ids& ids) { return crc32_z(0, reinterpret_cast<const unsigned char*>(ids.data()), 4 * ids.size()); };
+  std::array<char, 18> expected{};
+  std::snprintf(expected.data(), expected.size(), "%08lx-%08lx", crc(train), crc(validation));
+  EXPECT_EQ(file.info().checksum, expected.data());
+  EXPECT_TRUE(file.info().verified);
+  EXPECT_EQ(file.info().format, "SCAPE");
   EXPECT_THAT(folder.entries(), ElementsAre("tokens.bin"));
 }
 
@@ -161,15 +170,25 @@ TEST(TokenFile, WrongHeaderFieldsAreNamed) {
       fix_checksums(bytes);
     });
   };
-  EXPECT_THAT(changed(0, 0), HasSubstr("byte 0: not a token file"));
-  EXPECT_THAT(changed(8, 2), HasSubstr("byte 8: version 2"));
+  EXPECT_THAT(changed(8, 3), HasSubstr("byte 8: version 3"));
   EXPECT_THAT(changed(12, 3), HasSubstr("byte 12: token width 3"));
   EXPECT_THAT(changed(16, 0), HasSubstr("byte 16: vocabulary size 0"));
-  EXPECT_THAT(changed(28, 0x80000000U), HasSubstr("byte 24: "));  // a negative count
-  EXPECT_THAT(changed(32, 0), HasSubstr("byte 32: 0 tokens"));
+  EXPECT_THAT(changed(28, 0x80000000U), HasSubstr("byte 24: -"));
+  EXPECT_THAT(changed(24, 5), HasSubstr("byte 280: a train document ends at token 6, out of order"));
+  EXPECT_THAT(changed(32, 0), HasSubstr("byte 48: 1 documents"));
   EXPECT_THAT(changed(40, 7), HasSubstr("byte 40: 7 documents"));
+  EXPECT_THAT(changed(48, 0), HasSubstr("byte 48: 0 documents"));
+  EXPECT_THAT(changed(72, 1), HasSubstr("bytes 256 to 262: the tokens are damaged: checksum "));
+  EXPECT_THAT(changed(76, 1), HasSubstr("bytes 262 to 264: the tokens are damaged: checksum "));
+  EXPECT_THAT(changed(84, 1), HasSubstr("bytes 296 to 296: the tokenizer's model is damaged"));
+  EXPECT_THAT(changed(92, 0x80000000U), HasSubstr("byte 88: a tokenizer's model of -"));
+  EXPECT_THAT(changed(96, 2), HasSubstr("byte 96: tokenizer 2"));
+  EXPECT_THAT(changed(96, 0), HasSubstr("byte 96: tokenizer 0"));
+  EXPECT_THAT(changed(100, 6), HasSubstr("byte 100: end token 6 outside the vocabulary"));
   EXPECT_THAT(changed(272, 3), HasSubstr("byte 272: a train document ends at token 3, out of order"));
   EXPECT_THAT(changed(280, 5), HasSubstr("byte 280: a train document ends at token 5"));
+  EXPECT_THAT(damage(small_file(folder), [](std::string& bytes) { bytes[80] ^= 1, put_u32(bytes, 108, 0); }),
+              HasSubstr("bytes 0 to 256: the header is damaged"));
 }
 
 TEST(TokenFile, WhatIsNoTokenFileIsRefused) {
@@ -182,9 +201,9 @@ TEST(TokenFile, WhatIsNoTokenFileIsRefused) {
   write_bytes(folder / "empty", "");
   write_bytes(folder / "text", "Once upon a time");
   EXPECT_THAT(refused(folder / "empty"), HasSubstr("is empty (byte 0)"));
-  EXPECT_THAT(refused(folder / "text"), HasSubstr("byte 0: not a token file"));
+  EXPECT_THAT(refused(folder / "text"), HasSubstr("byte 0: no token file"));
   EXPECT_THAT(refused(folder / "missing"), HasSubstr("No such file"));
-  EXPECT_THAT(refused(folder.path()), HasSubstr("is not a file"));
+  EXPECT_THAT(refused(folder.path()), HasSubstr("no tokens.toml in this folder"));
 }
 
 TEST(TokenFileWriter, NothingIsLeftOfAnUnfinishedFile) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "data/token_stream.hpp"
+#include "data/token_writer.hpp"
 #include "data_support.hpp"
 
 namespace scape {

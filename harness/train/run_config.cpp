@@ -32,7 +32,7 @@ std::string last_value(std::span<const Setting> settings, std::string_view name,
 }  // namespace
 
 void TrainOptions::declare(OptionTable& table) {
-  table.add("data", data, "token file, written by `scape data prepare`");
+  table.add("data", data, "tokens: a file or folder of `scape data prepare`, of llm.c, or a description of `scape data describe`");
   table.add("model", model, "model preset");
   table.add("optimizer", optimizer, "method: a complete optimizer or an update rule");
   table.add("sync", sync, "gradient synchronisation for an update rule");

@@ -16,7 +16,7 @@
 namespace scape {
 
 struct TrainOptions {
-  std::string data;                   // token file of `scape data prepare`
+  std::string data;                   // what TokenFile::open() takes
   std::string model = "gpt-nano";     // preset; its settings are options, too
   std::string optimizer = "scape";    // complete method or update rule
   std::string sync;                   // gradient synchronisation of a rule; "" is dense

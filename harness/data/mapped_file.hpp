@@ -1,0 +1,45 @@
+// A file mapped for reading, and the one way to say what is wrong with a file: its name, then what and at which byte.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "scape/error.hpp"
+
+namespace scape {
+
+template <class... Args>
+[[noreturn]] void fail(const std::filesystem::path& path, fmt::format_string<Args...> message, Args&&... args) {
+  throw Error(ErrorKind::input, fmt::format("{}: {}", path.string(), fmt::format(message, std::forward<Args>(args)...)));
+}
+
+/// Copies share one mapping.
+class MappedFile {
+ public:
+  /// Throws Error(input) when there is no such file or it is empty.
+  explicit MappedFile(std::filesystem::path path);
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] const std::byte* data() const noexcept { return data_.get(); }
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  /// The value at byte `offset`, which need not be aligned and must be inside.
+  template <class T>
+  [[nodiscard]] T at(std::int64_t offset) const {
+    T value;
+    std::memcpy(&value, data_.get() + offset, sizeof value);
+    return value;
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::shared_ptr<const std::byte> data_;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace scape
