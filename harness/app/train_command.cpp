@@ -113,7 +113,8 @@ struct Run {
     for (Setting& setting : parse_settings(arguments.settings)) settings.push_back(std::move(setting));
     const bool vocabulary_given = std::any_of(settings.begin(), settings.end(), [](const Setting& s) { return s.name == "vocab"; });
     const TrainOptions& train = config.emplace(registry, settings).train;
-    require(!train.data.empty(), ErrorKind::usage, "no data: give --set data=PATH, tokens made by `scape data prepare` or known to `scape data inspect`");
+    require(!train.data.empty(), ErrorKind::usage,
+            "no data: give --set data=PATH, tokens made by `scape data prepare` or known to `scape data inspect`");
     tokens.emplace(TokenFile::open(train.data));
     const std::int64_t vocabulary = tokens->info().vocabulary;
     if (!vocabulary_given) config->model.vocab = vocabulary;
