@@ -96,20 +96,22 @@ bool OkTopK::reduce(const StepContext& context) {
   stream_ = context.stream;
   const std::int64_t accepted = counters_.host()[0];
   const std::int64_t k = selected(context.step);
-  sizes_ = {.estimated = accepted % options_.threshold_period == 0 || k != counters_.host()[1],
+  const auto unknown = [&](float threshold) { return threshold == 0 && k < sparse_size_; };
+  float local = local_threshold_.host()[0];
+  float global = global_threshold_.host()[0];
+  sizes_ = {.estimated = accepted % options_.threshold_period == 0 || k != counters_.host()[1] || unknown(global),
             .made_regions = accepted % options_.region_period == 0 || regions_.empty()};
 
   const bool finite = accumulate(context);
-  float local = local_threshold_.host()[0];
   Entries sent, sums, all;
   if (finite) {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
-    if (sizes_.estimated) local = local_threshold(context);
+    if (sizes_.estimated || unknown(local)) local = local_threshold(context);
     sent = select(context, local);
   }
   if (sizes_.made_regions) make_regions(sent, context);
   if (!split_and_reduce(sent, finite, sums, context)) return false;
-  const float global = sizes_.estimated ? global_threshold(sums, context) : global_threshold_.host()[0];
+  if (sizes_.estimated) global = global_threshold(sums, context);
   std::erase_if(sums, [&](Entry entry) { return std::abs(value_of(entry)) < global; });
   if (!balance_and_gather(std::move(sums), all, context)) return false;
 

@@ -6,9 +6,9 @@
 //   balance and gather:   G = { j : |s_j| ≥ Λ },  Λ the k-th largest |s| when it was last estimated; its entries to all ranks
 //   g ← s/N on G, 0 off it;   r ← a off L ∩ G, 0 on it
 //
-// Both thresholds are estimated every τ' steps, and when the density has changed; every τ steps the boundaries between regions
-// become the mean of those with which each rank's own L would be dealt out evenly. When one owner holds much more of G than the
-// others, an all-to-all deals G out evenly before it is gathered.
+// Both thresholds are estimated every τ' steps, when the density has changed, and while they are 0 (fewer than k were not; a rank
+// has joined). Every τ steps the boundaries between regions become the mean of those that would deal out each rank's own L evenly.
+// When one owner holds much more of G than the others, an all-to-all deals G out evenly before it is gathered.
 //
 // Bytes, with F = (N−1)/N, entries of 8 bytes and V vector coordinates, which are all-reduced in full as SCAPE does:
 //   F·8(|L| + |G|) for the entries, F·8(own part of G) when they are balanced, F·16N for counts, 2F·4V; 3F·8k or less if |L| = |G|

@@ -71,7 +71,7 @@ TEST(Demo, EqualsTheOracle) {
     Vector theta(size);
     std::copy_n(rig.params.data(), size, theta.begin());
     std::vector<Vector> momentum(ranks, Vector(size));
-    for (std::int64_t t = 1; t <= 20; ++t) {
+    for (std::int64_t t = 1; t <= 100; ++t) {
       Vector sum(size);
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         Vector& m = momentum[rank];

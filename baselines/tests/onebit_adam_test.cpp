@@ -13,8 +13,8 @@ namespace {
 
 using Vector = std::vector<float>;
 constexpr std::int64_t size = 200;
-constexpr std::int64_t total_steps = 30;
-constexpr std::int64_t warmup_steps = 6;  // a fifth
+constexpr std::int64_t total_steps = 100;
+constexpr std::int64_t warmup_steps = 20;  // a fifth
 constexpr double learning_rate = 0.01;
 
 // Multiples of 1/2, so that sums are exact in any order; none for some coordinates.

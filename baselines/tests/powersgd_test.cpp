@@ -45,12 +45,12 @@ TEST(PowerSgd, AMatrixOfTheRankIsExactInOneStep) {
 TEST(PowerSgd, EqualsTheOracle) {
   constexpr std::int64_t r = 2;
   Rig rig(matrix_and_vector(), MPI_COMM_WORLD);
-  PowerSgd sync({r, true, true}, {}, rig.method_context(30));
+  PowerSgd sync({r, true, true}, {}, rig.method_context(100));
   const auto n = static_cast<std::size_t>(rows * columns);
   const auto ranks = static_cast<std::size_t>(rig.comm->size());
   using Matrix = std::vector<double>;
   const auto at = [](std::int64_t row, std::int64_t column) { return static_cast<std::size_t>(row * columns + column); };
-  for (std::int64_t t = 1; t <= 30; ++t) {
+  for (std::int64_t t = 1; t <= 100; ++t) {
     const auto entries = sync.state();
     const auto* old_q = reinterpret_cast<const float*>(entries[0].bytes.data());
     Matrix q(old_q, old_q + r * columns);

@@ -12,7 +12,7 @@ namespace {
 
 using Vector = std::vector<float>;
 constexpr std::int64_t size = 1000;
-constexpr std::int64_t total_steps = 10;
+constexpr std::int64_t total_steps = 100;
 
 float gradient(std::int64_t t, int rank, std::int64_t j) {
   return normal_at(3, t, rank, j) * std::pow(10.0F, static_cast<float>(j % 7) - 3);
@@ -100,7 +100,8 @@ TEST(Quantized, EqualsTheOracleBitForBit) {
           Rig rig(odd_layout(size), MPI_COMM_WORLD);
           Quantized sync(options, {}, rig.method_context(total_steps, 77));
           Oracle oracle(options, rig.comm->size(), 77);
-          for (std::int64_t t = 1; t <= total_steps; ++t) {
+          const std::int64_t steps = error_feedback && block == 256 ? total_steps : 10;  // without feedback each is on its own
+          for (std::int64_t t = 1; t <= steps; ++t) {
             Rig::fill(rig.grads, [&](std::int64_t j) { return gradient(t, rig.comm->rank(), j); });
             EXPECT_TRUE(sync.reduce(rig.context(t, 0)));
             const Vector expected = oracle.reduce(t);

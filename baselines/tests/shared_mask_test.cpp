@@ -15,7 +15,7 @@ namespace {
 
 using Vector = std::vector<float>;
 using Mask = std::vector<bool>;
-constexpr std::int64_t total_steps = 30;
+constexpr std::int64_t total_steps = 100;
 
 ParameterLayout layout_of_three() {
   ParameterLayout layout;

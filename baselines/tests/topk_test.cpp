@@ -12,7 +12,7 @@ namespace scape::testing {
 namespace {
 
 using Vector = std::vector<float>;
-constexpr std::int64_t total_steps = 40;
+constexpr std::int64_t total_steps = 100;
 
 ParameterLayout layout_of_three() {
   ParameterLayout layout;
