@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 
 #include "methods/dense.hpp"
 #include "support/rig.hpp"
@@ -69,6 +70,50 @@ TEST(Dense, Fp32IsTheMeanToRounding) {
       }
       EXPECT_TRUE(same_on_all_ranks(mean.rig.grads.data(), static_cast<std::size_t>(4 * size), MPI_COMM_WORLD));
     }
+  }
+}
+
+// θ of 100 steps of a method made of the dense mean and a rule, beside its formulas in double for all ranks at once.
+TEST(Dense, WithEitherRuleFollowsTheFormulas) {
+  constexpr double rate = 0.01;
+  for (const std::string rule : {"adamw", "adams"}) {
+    Registry registry;
+    register_core(registry);
+    const MethodChoice choice(registry, rule, "dense");
+    Rig rig(odd_layout(57), MPI_COMM_WORLD);
+    const std::unique_ptr<Optimizer> method = choice.make(rig.method_context(100));
+    const CommonOptions common;  // clips to a norm of 1
+    const auto gradient = [&](std::int64_t t, int rank, std::int64_t j) {
+      return 0.2F * normal_at(6, t, 0, 0) * (normal_at(7, 0, 0, j) + normal_at(5, t, rank, j));
+    };
+    const auto ranks = static_cast<double>(rig.comm->size());
+    const std::size_t matrices = static_cast<std::size_t>(rig.layout.runs()[0].range.end);
+    std::vector<double> theta(rig.params.data(), rig.params.data() + 57), m(57), v(57);
+    int clipped = 0;
+    for (std::int64_t t = 1; t <= 100; ++t) {
+      std::vector<double> g(57);
+      double squares = 0;
+      for (std::size_t j = 0; j < g.size(); ++j) {
+        for (int r = 0; r < rig.comm->size(); ++r) g[j] += gradient(t, r, static_cast<std::int64_t>(j)) / ranks;
+        squares += g[j] * g[j];
+      }
+      const double clip = std::min(1.0, common.clip_norm / std::sqrt(squares));
+      clipped += clip < 1 ? 1 : 0;
+      for (std::size_t j = 0; j < g.size(); ++j) {
+        const double before = rule == "adamw" ? v[j] : m[j] * m[j];
+        v[j] = common.beta2 * before + (1 - common.beta2) * clip * clip * g[j] * g[j];
+        m[j] = common.beta1 * m[j] + (1 - common.beta1) * clip * g[j];
+        const double root = std::sqrt(v[j] / (1 - std::pow(common.beta2, t)));
+        const double decay = j < matrices ? common.weight_decay : 0;
+        theta[j] -= rate * (m[j] / (1 - std::pow(common.beta1, t)) / (root + common.epsilon) + decay * theta[j]);
+      }
+      const StepResult result = rig.step(*method, t, rate, [&](std::int64_t j) { return gradient(t, rig.comm->rank(), j); });
+      EXPECT_NEAR(result.gradient_norm, std::sqrt(squares), 1e-5 * std::sqrt(squares));
+      for (std::size_t j = 0; j < g.size(); ++j)
+        EXPECT_NEAR(rig.values()[j], theta[j], 1e-5) << rule << ", step " << t << ", " << j;
+    }
+    EXPECT_GT(clipped, 10);
+    EXPECT_LT(clipped, 90);
   }
 }
 
