@@ -226,6 +226,30 @@ TEST_P(KernelSuite, SumOfSquares) {
   });
 }
 
+TEST_P(KernelSuite, BlockSquaresAndNarrow) {
+  for (const std::int64_t block : {1, 3, 57, 300, 4097}) {
+    for (const std::int64_t n : {0, 1, 7, 300}) {
+      const auto run = [&](KernelBench& on) {
+        auto squares = array(on, std::vector<double>(static_cast<std::size_t>(n), -1));
+        auto means = array(on, normals(n, 2), 1);
+        on.update.block_squares(array(on, normals(n * block, 1), 3), block, squares, on.stream);
+        on.update.narrow(squares, 1.0 / 3, means, on.stream);
+        return std::pair{squares.read(), means.read()};
+      };
+      const auto [expected, expected_means] = run(oracle());
+      const auto [got, means] = run(tested());
+      for (std::size_t b = 0; b < expected.size(); ++b) {
+        expect_close(expected[b], got[b]);
+        EXPECT_EQ(means[b], static_cast<float>(got[b] * (1.0 / 3)));
+      }
+      if (block > 1) continue;
+      const Floats x = normals(n, 1);
+      for (std::size_t b = 0; b < x.size(); ++b) EXPECT_EQ(got[b], static_cast<double>(x[b]) * x[b]);
+      EXPECT_EQ(expected_means, means);
+    }
+  }
+}
+
 TEST_P(KernelSuite, SumsThatAreNotFiniteAreFlagged) {
   for (const auto& [value, flag] :
        {std::pair{3e38F, 0.0F}, {1e-45F, 0.0F}, {infinity, infinity}, {-infinity, infinity}, {NAN, infinity}}) {
@@ -412,6 +436,41 @@ TEST_P(KernelSuite, Apply) {
           return std::vector{theta.read(), m.read(), e.read(), c.read(), packed.read()};
         };
         expect_same(run(oracle()), run(tested()));
+      }
+    }
+  });
+}
+
+TEST_P(KernelSuite, ApplyWithExtensions) {
+  for_each_case([&](std::int64_t n, const Offsets& at) {
+    std::vector<std::uint16_t> random_ages;
+    Rng rng(7);
+    for (std::int64_t j = 0; j < n; ++j)
+      random_ages.push_back(static_cast<std::uint16_t>(rng.below(5) == 0 ? 65535 : 1 + rng.below(9)));
+    for (const double density : densities) {
+      const HostMask mask(n, density, 1);
+      for (const Range range : {Range{0, n}, Range{n / 3, n - n / 5}}) {
+        for (const int kind : {0, 1, 2}) {  // linear, √, block
+          const auto run = [&](KernelBench& on) {
+            const DeviceMask view(on, mask);
+            auto theta = array(on, normals(n, 1), at[0]);
+            auto m = array(on, normals(n, 2), at[1]);
+            auto e = array(on, normals(n, 3), at[2]);
+            auto c = array(on, normals(n, 4), at[3]);
+            auto packed = array(on, normals(mask.count, 5), at[1]);
+            auto ages = array(on, random_ages, at[1]);
+            auto v = array(on, squares(n / 7 + 2, 6), at[1]);
+            ApplyExtension extension;
+            if (kind < 2) extension = {.ages = ages, .backlog_cap = 4.5F, .backlog_root = kind == 1};
+            if (kind == 2) extension = {.block_v = v, .block_size = 7, .block_begin = range.begin - 3};
+            on.sparse.apply(range, theta, m, e, c, packed, view, adam_step(), extension, on.stream);
+            return std::pair{std::vector{theta.read(), m.read(), e.read(), c.read(), packed.read()}, ages.read()};
+          };
+          const auto [expected, expected_ages] = run(oracle());
+          const auto [got, ages] = run(tested());
+          expect_same(expected, got);
+          EXPECT_EQ(expected_ages, ages);
+        }
       }
     }
   });

@@ -238,6 +238,7 @@ Watched watch(std::int64_t every, Streams streams) {
   const CommonOptions common{.beta1 = 0.875};
   ScapeOptions options;
   options.density = {.density = 0.1, .density_warmup = DensityWarmup::none};
+  options.backlog_scaling = BacklogScaling::sqrt;  // for the ages that it keeps
   Scape method(options, common, rig.method_context(steps));
   Diagnostics diagnostics(layout, every);
   Watched watched;
@@ -282,6 +283,13 @@ Watched watch(std::int64_t every, Streams streams) {
       for (const std::int64_t count : record[i].gradient_histogram) counted += count;
       EXPECT_EQ(counted, range.size());
       EXPECT_EQ(record[i].age_histogram[0], k);
+      std::array<std::int64_t, AgeBins::count> ages{};  // the method's: those of the next step
+      for (const StateEntry& entry : method.state()) {
+        if (entry.name != "scape/ages") continue;
+        const auto* age = reinterpret_cast<const std::uint16_t*>(entry.bytes.data());
+        for (std::int64_t j = range.begin; j < range.end; ++j) ++ages[static_cast<std::size_t>(AgeBins::of(age[j] - 1))];
+      }
+      EXPECT_EQ(record[i].age_histogram, ages);
     }
     watched.records.push_back(record);
   }

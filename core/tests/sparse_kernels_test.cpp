@@ -459,6 +459,14 @@ TEST(MaskArguments, AreChecked) {
   EXPECT_THROW(kernels.apply({0, 100}, hundred, hundred, other, hundred, hundred, mask.view(), {}, stream), Error);
   EXPECT_THROW(kernels.apply({0, 101}, hundred, hundred, hundred, hundred, hundred, mask.view(), {}, stream), Error);
   EXPECT_THROW(kernels.apply({-1, 5}, hundred, hundred, hundred, hundred, hundred, mask.view(), {}, stream), Error);
+  const auto apply = [&](const ApplyExtension& extension) {
+    kernels.apply({10, 100}, hundred, hundred, hundred, hundred, hundred, mask.view(), {}, extension, stream);
+  };
+  EXPECT_THROW(apply({.ages = Buffer<std::uint16_t>(99)}), Error);
+  EXPECT_THROW(apply({.ages = Buffer<std::uint16_t>(100), .backlog_cap = 0.5F}), Error);
+  EXPECT_THROW(apply({.block_v = Buffer<float>(9), .block_size = 10, .block_begin = 9}), Error);
+  EXPECT_THROW(apply({.block_v = Buffer<float>(9), .block_size = 10, .block_begin = 11}), Error);
+  EXPECT_NO_THROW(apply({.block_v = Buffer<float>(9), .block_size = 10, .block_begin = 10}));
   EXPECT_THROW(kernels.count_common(Buffer<std::uint64_t>(1), Buffer<std::uint64_t>(2), Buffer<std::int64_t>(1), stream), Error);
 }
 

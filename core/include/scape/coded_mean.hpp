@@ -11,12 +11,47 @@
 // (N−1)/N · R bytes, R = quant_bytes(n). A block that is not finite on one rank is so in the mean, on every rank.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "scape/communicator.hpp"
 #include "scape/kernels.hpp"
 
 namespace scape {
+
+/// The first phase alone, for shards of any size: each begins with a record of its own, and the mean stays with its owner in fp32.
+class CodedScatter {
+ public:
+  /// For vectors of up to `most` elements, of which this rank's shard has up to `longest`.
+  CodedScatter(const QuantFormat& format, std::int64_t most, std::int64_t longest, int rank, int ranks, Device device);
+
+  /// Bytes on the wire for shards of these sizes.
+  [[nodiscard]] double expected_wire_bytes(std::span<const std::int64_t> sizes) const;
+
+  /// In this order, each on the stream it is given. sizes [ranks] of the shards of x, which lie one behind the other; error may be
+  /// empty.
+  void code(Span<const float> x, std::span<const std::int64_t> sizes, const RandomWords& random, Span<float> error,
+            const Stream& stream);
+  void scatter(Communicator& comm, const Stream& stream);
+  /// mean [size of this rank's shard] ← (1/N) Σ_i Q(x_i).
+  void mean(Span<float> mean, const Stream& stream) const;
+
+  /// Records of the last vector, those of this rank's shard, and how many bytes each rank's take.
+  [[nodiscard]] Span<std::uint8_t> records() const;
+  [[nodiscard]] Span<std::uint8_t> my_records() const;
+  [[nodiscard]] std::span<const std::int64_t> bytes() const { return send_bytes_; }
+
+ private:
+  QuantFormat format_;
+  int rank_;
+  int ranks_;
+  const UpdateKernels& update_;
+  const QuantKernels& quant_;
+  std::vector<std::int64_t> send_bytes_;  // of the records of each rank's shard
+  std::vector<std::int64_t> receive_bytes_;
+  Buffer<std::uint8_t> records_;
+  Buffer<std::uint8_t> received_;  // [N] records of this rank's shard
+};
 
 class CodedMean {
  public:
@@ -41,20 +76,15 @@ class CodedMean {
 
  private:
   [[nodiscard]] Range shard_of(std::int64_t n, int rank) const;
-  [[nodiscard]] Span<std::uint8_t> all_records() const { return records_.span().subspan(0, quant_bytes(size_, format_)); }
-  [[nodiscard]] Span<std::uint8_t> my_records() const;
 
   QuantFormat format_;
   int rank_;
   int ranks_;
   const UpdateKernels& update_;
   const QuantKernels& quant_;
-  std::int64_t size_ = 0;                 // n of the last code()
-  std::vector<std::int64_t> send_bytes_;  // of the records of each rank's shard
-  std::vector<std::int64_t> receive_bytes_;
-  Buffer<std::uint8_t> records_;   // of the vector: first Q(x), then Q(b)
-  Buffer<std::uint8_t> received_;  // [N] records of this rank's shard
-  Buffer<float> mean_;             // b of this rank's shard
+  std::int64_t size_ = 0;  // n of the last code()
+  CodedScatter scatter_;   // whose records are first Q(x), then Q(b)
+  Buffer<float> mean_;     // b of this rank's shard
 };
 
 }  // namespace scape

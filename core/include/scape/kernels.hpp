@@ -41,6 +41,10 @@ class UpdateKernels {
                                const Stream& stream) const = 0;
   /// result [1] ← Σ x², in double. Not finite exactly when an element is not: squares of floats cannot overflow a double.
   virtual void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const = 0;
+  /// squares [x.size()/block] ← Σ x² over each `block` neighbours, in double.
+  virtual void block_squares(Span<const float> x, std::int64_t block, Span<double> squares, const Stream& stream) const = 0;
+  /// result [n] ← factor · x [n], rounded.
+  virtual void narrow(Span<const double> x, double factor, Span<float> result, const Stream& stream) const = 0;
   /// flag [1] ← 0 if all values [n] are finite, ∞ otherwise: a sum of flags is 0 exactly if all are.
   virtual void flag_not_finite(Span<const double> values, Span<float> flag, const Stream& stream) const = 0;
   /// x ← factor · x.
@@ -67,6 +71,27 @@ constexpr std::int64_t mask_words(std::int64_t size) {
 constexpr std::int64_t mask_blocks(std::int64_t size) {
   return (mask_words(size) + MaskView::block_words - 1) / MaskView::block_words;
 }
+
+/// What apply() needs for SCAPE's extensions beyond the paper (formulas in scape/scape.hpp). Empty spans: AdamS.
+struct ApplyExtension {
+  /// [mask.size] a = steps since a coordinate was last on a mask, 1 if it was on the previous one. A coordinate on the mask moves
+  /// by factor · η u with u that of AdamS for the gradient ĝ/b, b = min(a, backlog_cap), and factor = b or √b. Afterwards a is 1 on
+  /// the mask and a + 1, up to 65535, off it.
+  Span<std::uint16_t> ages{};
+  float backlog_cap = 1;
+  bool backlog_root = false;
+  /// V of blocks of block_size coordinates, from coordinate block_begin ≤ range.begin on: in place of AdamS's v.
+  Span<const float> block_v{};
+  std::int64_t block_size = 1;
+  std::int64_t block_begin = 0;
+
+  void check(Range range, std::int64_t size) const {
+    require(ages.empty() || (ages.size() == size && backlog_cap >= 1), ErrorKind::internal,
+            "apply: ages of another size than the parameters, or a cap below 1");
+    require(block_v.empty() || (block_begin <= range.begin && range.end <= block_begin + block_size * block_v.size()),
+            ErrorKind::internal, "apply: range outside the blocks");
+  }
+};
 
 class SparseKernels {
  public:
@@ -107,10 +132,14 @@ class SparseKernels {
   /// Replicated form: x = m, factor = −β1. Sharded form: x = q, factor = 1.
   virtual void recover_gradient(Span<float> packed, Span<const float> x, const MaskView& mask, float divisor, float factor,
                                 float beta1, Span<double> sum, const Stream& stream) const = 0;
-  /// SCAPE steps 2, 5, 6 for the coordinates of `range`. On the mask: AdamS with the packed ĝ · step.gradient_scale, e ← 0.
-  /// Off it: θ ← (1−ηλ) θ, m ← 0, e ← c · step.residual_scale. All of θ, m, e, c are [mask.size].
+  /// SCAPE steps 2, 5, 6 for the coordinates of `range`. On the mask: AdamS with the packed ĝ · step.gradient_scale, or what the
+  /// extension makes of it, e ← 0. Off it: θ ← (1−ηλ) θ, m ← 0, e ← c · step.residual_scale. All of θ, m, e, c are [mask.size].
   virtual void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
-                     const MaskView& mask, const AdamStep& step, const Stream& stream) const = 0;
+                     const MaskView& mask, const AdamStep& step, const ApplyExtension& extension, const Stream& stream) const = 0;
+  void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
+             const MaskView& mask, const AdamStep& step, const Stream& stream) const {
+    apply(range, theta, m, e, c, packed, mask, step, ApplyExtension(), stream);
+  }
 };
 
 /// Block-wise symmetric integers. A block of `block` elements is coded in one record: its scale (a float), then a code of `bits`

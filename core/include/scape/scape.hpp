@@ -43,7 +43,7 @@ void declare_bias_correction(OptionTable& table, BiasCorrection& variable);
 enum class MaskStatistic {
   candidate,  ///< |c|
   gradient,   ///< |g| as it enters c
-  update,     ///< |m̂/(√v̂ + ε)| with m = c and v = β2 m_{t−1}² + (1−β2) g²
+  update,     ///< |m̂/(√v̂ + ε)| with m = c and v = β2 m_{t−1}² + (1−β2) g², whatever the normaliser
   momentum,   ///< |m_{t−1}|
   random,     ///< a control: uniform, from the seed and the step
 };
@@ -89,10 +89,28 @@ enum class ScapeFormKind {
 /// How payloads reach the owners in the sharded form (paper: all_reduce, of which an owner needs but its own part).
 enum class ShardedPayload { reduce_scatter, all_reduce };
 
-/// How the values of the payload travel. fp32: all-reduce. The others: codes of 256 values (QuantCode in kernels.hpp) in the
-/// two-phase mean of coded_mean.hpp, where every rank returns x − Q(x) to its residual on the mask, and the owner of a shard of the
-/// payload N times what the second coding lost. ResidualPolicy::decay leaves these as they are, none drops them. (bf16, fp8: ours.)
+/// How the values of the payload travel. fp32: all-reduce or reduce-scatter. The others: codes of 256 values (QuantCode in
+/// kernels.hpp), of which every rank returns x − Q(x) to its residual on the mask; in the two-phase mean of coded_mean.hpp, where
+/// the owner of a shard of the payload adds N times what the second coding lost, or in the sharded form in its first phase alone.
+/// ResidualPolicy::decay leaves these as they are, none drops them. (bf16, fp8: ours.)
 enum class PayloadType { fp32, bf16, fp8 };
+
+/// Ours, not the paper's: how far a coordinate moves that was not on the last used mask, so that ĝ is the sum of about a gradients.
+/// With a = steps since it was last on a used mask (1: on the last one; refused steps do not count) and b = min(a, backlog_cap):
+///   u = AdamS's m̂/(√v̂ + ε) for the gradient ĝ/b, in m and in v        θ ← θ − η (f u + λ θ),  f = b (linear) or √b (sqrt)
+/// and m keeps (1−β1) ĝ. m_{t−1} is 0 wherever a > 1, so |u| = (1−β1)/√(1−β2) before bias correction, and the coordinate moves f
+/// times as far as without scaling. b is 1 where a is 1, and everywhere with backlog_cap = 1: plain AdamS, bit for bit.
+enum class BacklogScaling { none, linear, sqrt };
+
+/// What m̂ is divided by.
+enum class Normaliser {
+  coordinate,  ///< √v̂ + ε with AdamS's v of each coordinate
+  /// Ours, not the paper's: √V̂_B + 1e-12, the same in a block B (a row of a matrix in its last dimension, or a whole vector), so
+  /// that a backlog keeps its size:  V_B ← β2 V_B + (1−β2) s_B,  s_B = (1/N) · mean over the ranks of the mean of g² in B, with g
+  /// as it enters c and ĝ's clipping left out. V̂_B = V_B/(1−β2^t), or V_B with bias_correction = none. The mean squares travel with
+  /// the flag before the payload, a float a block, or in the sharded form with the sums behind the norm, a double a block.
+  block,
+};
 
 struct ScapeOptions {
   ScapeFormKind form = ScapeFormKind::replicated;
@@ -110,6 +128,9 @@ struct ScapeOptions {
   ClipPolicy clip = ClipPolicy::recovered;
   BucketOptions buckets;
   PayloadType payload = PayloadType::fp32;
+  BacklogScaling backlog_scaling = BacklogScaling::none;
+  double backlog_cap = 20;
+  Normaliser normaliser = Normaliser::coordinate;
 
   void declare(OptionTable& table);
 };

@@ -42,4 +42,18 @@ inline void adams_coordinate(float& theta, float& m, float g, const AdamStep& s,
   theta = keep * theta - s.learning_rate * (s.m_scale * m / (__builtin_sqrtf(s.v_scale * v) + s.epsilon));
 }
 
+/// The same for a gradient that `steps` ≥ 1 steps have left, of which the coordinate moves `factor` (ApplyExtension).
+inline void adams_backlog(float& theta, float& m, float g, AdamStep s, float keep, float steps, float factor) {
+  const float previous = m;
+  s.learning_rate *= factor;
+  adams_coordinate(theta, m, g / steps, s, keep);
+  m = s.beta1 * previous + (1 - s.beta1) * g;
+}
+
+/// And with the second moment v given.
+inline void adams_with_v(float& theta, float& m, float g, float v, const AdamStep& s, float keep) {
+  m = s.beta1 * m + (1 - s.beta1) * g;
+  theta = keep * theta - s.learning_rate * (s.m_scale * m / (__builtin_sqrtf(s.v_scale * v) + s.epsilon));
+}
+
 }  // namespace scape::detail

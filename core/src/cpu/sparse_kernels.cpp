@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "cpu/kernels.hpp"
@@ -237,60 +239,96 @@ class CpuSparseKernels final : public SparseKernels {
     });
   }
 
+  using SparseKernels::apply;
   void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
-             const MaskView& mask, const AdamStep& s, const Stream& stream) const override {
+             const MaskView& mask, const AdamStep& s, const ApplyExtension& x, const Stream& stream) const override {
     check(mask, theta.size(), packed.size());
     require(m.size() == theta.size() && e.size() == theta.size() && c.size() == theta.size(), ErrorKind::internal,
             "apply: spans differ in size");
     require(range.begin >= 0 && range.end <= theta.size(), ErrorKind::internal, "apply: range outside the parameters");
+    x.check(range, theta.size());
+    const float keep = 1 - s.learning_rate * s.weight_decay;
+    const auto with = [=](auto update) {
+      stream.enqueue([=] { apply_update(range, theta, m, e, c, packed, mask, s, keep, update); });
+    };
     if (range.empty()) return;
-    stream.enqueue([=, words = mask.words.data(), offsets = mask.offsets.data()] {
-      const float keep = 1 - s.learning_rate * s.weight_decay;
-      const float* gradient = packed.data() + bits_before(words, offsets, range.begin);
-      for (std::int64_t w = range.begin / word_bits; w * word_bits < range.end; ++w) {
-        const std::int64_t begin = std::max(range.begin, w * word_bits);
-        const std::int64_t n = std::min(range.end, (w + 1) * word_bits) - begin;
-        const std::uint64_t word = words[w] & bits_within(w * word_bits, range.begin, range.end);
-        float* t = theta.data() + begin;
-        float* pm = m.data() + begin;
-        float* pe = e.data() + begin;
-        const float* pc = c.data() + begin;
-        if (std::popcount(word) == n) {
-#pragma GCC ivdep
-          for (std::int64_t i = 0; i < n; ++i) {
-            adams_coordinate(t[i], pm[i], s.gradient_scale * gradient[i], s, keep);
-            pe[i] = 0;
-          }
-          gradient += n;
-          continue;
-        }
-        struct Moved {
-          std::int64_t i;
-          float theta, m;
-        };
-        std::array<Moved, word_bits> moved;  // coordinates on the mask; written after the vector loop over the whole word
-        std::size_t count = 0;
-        for_each_bit(word, w * word_bits - begin, [&](std::int64_t i) {
-          Moved& entry = moved[count++];
-          entry = {i, t[i], pm[i]};
-          adams_coordinate(entry.theta, entry.m, s.gradient_scale * *gradient++, s, keep);
-        });
-#pragma GCC ivdep
-        for (std::int64_t i = 0; i < n; ++i) {
-          t[i] *= keep;
-          pm[i] = 0;
-          pe[i] = s.residual_scale * pc[i];
-        }
-        for (std::size_t i = 0; i < count; ++i) {
-          t[moved[i].i] = moved[i].theta;
-          pm[moved[i].i] = moved[i].m;
-          pe[moved[i].i] = 0;
-        }
-      }
-    });
+    if (!x.block_v.empty()) {
+      with([=](std::int64_t j, float& theta_j, float& m_j, float g) {
+        adams_with_v(theta_j, m_j, g, x.block_v.data()[(j - x.block_begin) / x.block_size], s, keep);
+      });
+    } else if (!x.ages.empty()) {
+      with([=](std::int64_t j, float& theta_j, float& m_j, float g) {
+        const float steps = std::min(static_cast<float>(x.ages.data()[j]), x.backlog_cap);
+        adams_backlog(theta_j, m_j, g, s, keep, steps, x.backlog_root ? std::sqrt(steps) : steps);
+      });
+      stream.enqueue([=] { grow_older(range, mask, x.ages); });
+    } else {
+      with([=](std::int64_t, float& theta_j, float& m_j, float g) { adams_coordinate(theta_j, m_j, g, s, keep); });
+    }
   }
 
  private:
+  // update(j, θ_j, m_j, scaled ĝ_j) is what is done on the mask.
+  template <class Update>
+  static void apply_update(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c,
+                           Span<const float> packed, const MaskView& mask, const AdamStep& s, float keep, const Update& update) {
+    const std::uint64_t* words = mask.words.data();
+    const std::int64_t* offsets = mask.offsets.data();
+    const float* gradient = packed.data() + bits_before(words, offsets, range.begin);
+    for (std::int64_t w = range.begin / word_bits; w * word_bits < range.end; ++w) {
+      const std::int64_t begin = std::max(range.begin, w * word_bits);
+      const std::int64_t n = std::min(range.end, (w + 1) * word_bits) - begin;
+      const std::uint64_t word = words[w] & bits_within(w * word_bits, range.begin, range.end);
+      float* t = theta.data() + begin;
+      float* pm = m.data() + begin;
+      float* pe = e.data() + begin;
+      const float* pc = c.data() + begin;
+      if (std::popcount(word) == n) {
+#pragma GCC ivdep
+        for (std::int64_t i = 0; i < n; ++i) {
+          update(begin + i, t[i], pm[i], s.gradient_scale * gradient[i]);
+          pe[i] = 0;
+        }
+        gradient += n;
+        continue;
+      }
+      struct Moved {
+        std::int64_t i;
+        float theta, m;
+      };
+      std::array<Moved, word_bits> moved;  // coordinates on the mask; written after the vector loop over the whole word
+      std::size_t count = 0;
+      for_each_bit(word, w * word_bits - begin, [&](std::int64_t i) {
+        Moved& entry = moved[count++];
+        entry = {i, t[i], pm[i]};
+        update(begin + i, entry.theta, entry.m, s.gradient_scale * *gradient++);
+      });
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) {
+        t[i] *= keep;
+        pm[i] = 0;
+        pe[i] = s.residual_scale * pc[i];
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        t[moved[i].i] = moved[i].theta;
+        pm[moved[i].i] = moved[i].m;
+        pe[moved[i].i] = 0;
+      }
+    }
+  }
+  static void grow_older(Range range, const MaskView& mask, Span<std::uint16_t> ages) {
+    constexpr int oldest = std::numeric_limits<std::uint16_t>::max();
+    for (std::int64_t w = range.begin / word_bits; w * word_bits < range.end; ++w) {
+      const std::uint64_t word = mask.words.data()[w];
+      const std::int64_t begin = std::max(range.begin, w * word_bits);
+      const std::int64_t end = std::min(range.end, (w + 1) * word_bits);
+      for (std::int64_t j = begin; j < end; ++j) {
+        std::uint16_t& age = ages.data()[j];
+        const int older = std::min(age + 1, oldest);
+        age = static_cast<std::uint16_t>((word >> (j - w * word_bits) & 1) != 0 ? 1 : older);
+      }
+    }
+  }
   static void check(const MaskView& mask, std::int64_t size, std::int64_t count) {
     require(mask.size == size && mask.words.size() == mask_words(size) && mask.offsets.size() == mask_blocks(size),
             ErrorKind::internal, "sparse kernel: the mask has another size than the vector");

@@ -57,6 +57,22 @@ class CpuUpdateKernels final : public UpdateKernels {
     stream.enqueue([=] { *result.data() = detail::sum_of_squares(x.size(), [&](std::int64_t i) { return x.data()[i]; }); });
   }
 
+  void block_squares(Span<const float> x, std::int64_t block, Span<double> squares, const Stream& stream) const override {
+    require(block >= 1 && squares.size() * block == x.size(), ErrorKind::internal, "block_squares: spans differ in size");
+    stream.enqueue([=] {
+      for (std::int64_t b = 0; b < squares.size(); ++b) {
+        squares.data()[b] = detail::sum_of_squares(block, [&](std::int64_t i) { return x.data()[b * block + i]; });
+      }
+    });
+  }
+
+  void narrow(Span<const double> x, double factor, Span<float> result, const Stream& stream) const override {
+    require(x.size() == result.size(), ErrorKind::internal, "narrow: spans differ in size");
+    stream.enqueue([=] {
+      for (std::int64_t i = 0; i < x.size(); ++i) result.data()[i] = static_cast<float>(factor * x.data()[i]);
+    });
+  }
+
   void flag_not_finite(Span<const double> values, Span<float> flag, const Stream& stream) const override {
     stream.enqueue([=] {
       const bool finite = std::all_of(values.data(), values.data() + values.size(), [](double x) { return std::isfinite(x); });

@@ -77,8 +77,8 @@ struct RecoverGradient {
   }
 };
 
-// 20 bytes per element, and for each set bit 4 bytes packed and a memory sector of m. A thread takes coordinates 4q … 4q + 3,
-// which lie in one mask word.
+// 20 bytes per element, and for each set bit 4 bytes packed and a memory sector of m; ages take 4 bytes more. A thread takes
+// coordinates 4q … 4q + 3, which lie in one mask word.
 struct Apply {
   Range range;
   float* theta;
@@ -88,6 +88,9 @@ struct Apply {
   const float* packed;
   Mask mask;
   AdamStep step;
+  std::uint16_t* ages;   // null: none
+  const float* block_v;  // null: AdamS's v
+  ApplyExtension extension;
 
   struct Shared {};
   template <class Thread>
@@ -101,15 +104,17 @@ struct Apply {
       const std::uint64_t word = mask.words[w];
       const auto bits = static_cast<unsigned>(word >> shift) & 15U;
       std::int64_t place = bits == 0 ? 0 : bits_before(t, mask, w) + t.popcount(word & ~(all_bits << shift));
-      const auto update = [&](unsigned on, float& theta_j, float& m_j, float& e_j, float c_j) {
+      const auto update = [&](std::int64_t j, unsigned on, float& theta_j, float& m_j, float& e_j, float c_j) {
+        const std::uint16_t age = ages == nullptr ? 1 : ages[j];
         if (on != 0) {
-          adams_coordinate(theta_j, m_j, step.gradient_scale * packed[place], step, keep);
+          move(j, theta_j, m_j, step.gradient_scale * packed[place], keep, age);
           e_j = 0;
         } else {
           theta_j *= keep;
           m_j = 0;
           e_j = step.residual_scale * c_j;
         }
+        if (ages != nullptr) ages[j] = static_cast<std::uint16_t>(on != 0 ? 1 : age == 0xffff ? age : age + 1);
       };
       if (wide && first >= range.begin && first + quad_size <= range.end) {
         Quad theta_q = load(theta + first);
@@ -117,7 +122,7 @@ struct Apply {
         Quad e_q;
         const Quad c_q = load(c + first);
         for (int i = 0; i < quad_size; ++i) {
-          update(bits >> i & 1U, theta_q.at[i], m_q.at[i], e_q.at[i], c_q.at[i]);
+          update(first + i, bits >> i & 1U, theta_q.at[i], m_q.at[i], e_q.at[i], c_q.at[i]);
           place += bits >> i & 1U;
         }
         store(theta + first, theta_q);
@@ -126,10 +131,20 @@ struct Apply {
       } else {
         for (int i = 0; i < quad_size; ++i) {
           const std::int64_t j = first + i;
-          if (range.begin <= j && j < range.end) update(bits >> i & 1U, theta[j], m[j], e[j], c[j]);
+          if (range.begin <= j && j < range.end) update(j, bits >> i & 1U, theta[j], m[j], e[j], c[j]);
           place += bits >> i & 1U;
         }
       }
+    }
+  }
+  __device__ void move(std::int64_t j, float& theta_j, float& m_j, float g, float keep, std::uint16_t age) const {
+    if (block_v != nullptr) {
+      adams_with_v(theta_j, m_j, g, block_v[(j - extension.block_begin) / extension.block_size], step, keep);
+    } else if (ages != nullptr) {
+      const float steps = age < extension.backlog_cap ? age : extension.backlog_cap;
+      adams_backlog(theta_j, m_j, g, step, keep, steps, extension.backlog_root ? std::sqrt(steps) : steps);
+    } else {
+      adams_coordinate(theta_j, m_j, g, step, keep);
     }
   }
 };
@@ -207,14 +222,17 @@ class DeviceSparseKernels final : public SparseKernels {
         RecoverGradient{packed.data(), x.data(), device_mask(mask), divisor, factor, beta1, Launcher::scratch(stream), sum.data()},
         word_blocks(mask), stream);
   }
+  using SparseKernels::apply;
   void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
-             const MaskView& mask, const AdamStep& step, const Stream& stream) const override {
+             const MaskView& mask, const AdamStep& step, const ApplyExtension& extension, const Stream& stream) const override {
     check(mask, theta.size(), packed.size());
     require(m.size() == theta.size() && e.size() == theta.size() && c.size() == theta.size(), ErrorKind::internal,
             "apply: spans differ in size");
     require(range.begin >= 0 && range.end <= theta.size(), ErrorKind::internal, "apply: range outside the parameters");
+    extension.check(range, theta.size());
     if (range.empty()) return;
-    Launcher::launch(Apply{range, theta.data(), m.data(), e.data(), c.data(), packed.data(), device_mask(mask), step},
+    Launcher::launch(Apply{range, theta.data(), m.data(), e.data(), c.data(), packed.data(), device_mask(mask), step,
+                           extension.ages.data(), extension.block_v.data(), extension},
                      element_blocks(range.size()), stream);
   }
 

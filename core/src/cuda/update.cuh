@@ -18,6 +18,20 @@ __device__ inline void adams_coordinate(float& theta, float& m, float g, const A
   theta = keep * theta - s.learning_rate * (s.m_scale * m / (std::sqrt(s.v_scale * v) + s.epsilon));
 }
 
+/// The same for a gradient that `steps` ≥ 1 steps have left, of which the coordinate moves `factor` (ApplyExtension).
+__device__ inline void adams_backlog(float& theta, float& m, float g, AdamStep s, float keep, float steps, float factor) {
+  const float previous = m;
+  s.learning_rate *= factor;
+  adams_coordinate(theta, m, g / steps, s, keep);
+  m = s.beta1 * previous + (1 - s.beta1) * g;
+}
+
+/// And with the second moment v given.
+__device__ inline void adams_with_v(float& theta, float& m, float g, float v, const AdamStep& s, float keep) {
+  m = s.beta1 * m + (1 - s.beta1) * g;
+  theta = keep * theta - s.learning_rate * (s.m_scale * m / (std::sqrt(s.v_scale * v) + s.epsilon));
+}
+
 // 28 bytes per element.
 struct AdamW {
   float* theta;
@@ -97,6 +111,42 @@ struct SumOfSquares {
     elementwise(
         t, n, 0, [&](float x_j) { sum += static_cast<double>(x_j) * static_cast<double>(x_j); }, x);
     grid_sum(t, shared, sum, scratch->sums, &scratch->ticket, result);
+  }
+};
+
+// 4 bytes per element. A block of threads for each block of elements.
+struct BlockSquares {
+  const float* x;
+  std::int64_t block;
+  double* squares;
+  std::int64_t n;  // blocks
+
+  using Shared = BlockShared<double>;
+  template <class Thread>
+  __device__ void operator()(const Thread& t, Shared& shared) const {
+    for (std::int64_t b = t.block(); b < n; b += t.blocks()) {
+      double mine = 0;
+      for (std::int64_t i = t.index(); i < block; i += block_threads) {
+        const double x_i = x[b * block + i];
+        mine += x_i * x_i;
+      }
+      const double sum = block_sum(t, shared, mine);
+      if (t.index() == 0) squares[b] = sum;
+      t.sync();  // the sum has been read
+    }
+  }
+};
+
+struct Narrow {
+  const double* x;
+  std::int64_t n;
+  double factor;
+  float* result;
+
+  struct Shared {};
+  template <class Thread>
+  __device__ void operator()(const Thread& t, Shared&) const {
+    for (std::int64_t i = global_index(t); i < n; i += global_threads(t)) result[i] = static_cast<float>(factor * x[i]);
   }
 };
 
@@ -181,6 +231,14 @@ class DeviceUpdateKernels final : public UpdateKernels {
   void sum_of_squares(Span<const float> x, Span<double> result, const Stream& stream) const override {
     Launcher::launch_joint(SumOfSquares{x.data(), x.size(), Launcher::scratch(stream), result.data()}, element_blocks(x.size()),
                            stream);
+  }
+  void block_squares(Span<const float> x, std::int64_t block, Span<double> squares, const Stream& stream) const override {
+    require(block >= 1 && squares.size() * block == x.size(), ErrorKind::internal, "block_squares: spans differ in size");
+    Launcher::launch(BlockSquares{x.data(), block, squares.data(), squares.size()}, squares.size(), stream);
+  }
+  void narrow(Span<const double> x, double factor, Span<float> result, const Stream& stream) const override {
+    require(x.size() == result.size(), ErrorKind::internal, "narrow: spans differ in size");
+    Launcher::launch(Narrow{x.data(), x.size(), factor, result.data()}, pieces(x.size(), block_threads), stream);
   }
   void flag_not_finite(Span<const double> values, Span<float> flag, const Stream& stream) const override {
     Launcher::launch(FlagNotFinite{values.data(), values.size(), flag.data()}, 1, stream);

@@ -15,6 +15,10 @@ float residual_scale(ResidualPolicy policy, double beta1) {
   return 1;
 }
 
+QuantFormat format_of(PayloadType payload) {
+  return {.code = payload == PayloadType::bf16 ? QuantCode::bf16 : QuantCode::e5m2};
+}
+
 double clip_locally(const StepContext& context, double clip_norm, Span<double> sum) {
   const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
   const UpdateKernels& update = update_kernels(context.grads.device());

@@ -16,6 +16,9 @@ class ScapeForm : public Optimizer {
 /// Part of what a rank does not send that stays with it.
 [[nodiscard]] float residual_scale(ResidualPolicy policy, double beta1);
 
+/// How values travel that are not fp32.
+[[nodiscard]] QuantFormat format_of(PayloadType payload);
+
 /// clip = local: context.grads ← the gradient clipped to clip_norm by its own norm, which is returned. A norm that is not finite
 /// leaves elements that are not. sum [1] is scratch.
 double clip_locally(const StepContext& context, double clip_norm, Span<double> sum);

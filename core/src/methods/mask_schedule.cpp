@@ -49,27 +49,33 @@ MaskSchedule::~MaskSchedule() {
 }
 
 std::vector<std::int64_t> MaskSchedule::counts_by_owner(const Stream& stream) {
-  const std::int64_t first = first_use(in_use_);  // 0: the mask with everything on it
-  const bool counted = options_.mask_scope == MaskScope::global || owners(in_use_) != ranks_;
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks_));
-  if (first != 0 && !counted) counts = choice_.counts(options_.density.at(first, total_steps_));
-  std::vector<std::uint64_t> words(first != 0 && counted ? static_cast<std::size_t>(mask_words(layout_.size())) : 0);
-  if (!words.empty()) {
+  if (first_use(in_use_) != 0 && (options_.mask_scope == MaskScope::global || owners(in_use_) != ranks_)) {
+    std::vector<std::uint64_t> words(static_cast<std::size_t>(mask_words(layout_.size())));
     copy(Span<std::uint64_t>(std::span(words)), slots_[in_use_].words, stream);
     stream.synchronize();
+    used_counts_.assign(static_cast<std::size_t>(ranks_), 0);
+    for (int r = 0; r < ranks_; ++r) {
+      const Range owned = owned_range(layout_.size(), r, ranks_);
+      const auto part = std::span(words).subspan(static_cast<std::size_t>(owned.begin / MaskView::word_bits),
+                                                 static_cast<std::size_t>(mask_words(owned.size())));
+      for (const std::uint64_t word : part) used_counts_[static_cast<std::size_t>(r)] += std::popcount(word);
+    }
+  } else {
+    used_counts_ = counts_of_mask(first_use(in_use_));
   }
+  return used_counts_;
+}
+
+// By owner, for the mask first used in this step; 0: the one with everything on it.
+std::vector<std::int64_t> MaskSchedule::counts_of_mask(std::int64_t first_use) const {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks_));
+  if (first_use != 0) counts = choice_.counts(options_.density.at(first_use, total_steps_));
   for (int r = 0; r < ranks_; ++r) {
     const Range owned = owned_range(layout_.size(), r, ranks_);
     std::int64_t& count = counts[static_cast<std::size_t>(r)];
-    if (first == 0) {
-      count = owned.size();
-    } else if (counted) {
-      const auto part = std::span(words).subspan(static_cast<std::size_t>(owned.begin / MaskView::word_bits),
-                                                 static_cast<std::size_t>(mask_words(owned.size())));
-      for (const std::uint64_t word : part) count += std::popcount(word);
-    } else {
+    if (first_use == 0) count = owned.size();
+    if (first_use != 0)
       for (const Range vector : choice_.parts().vectors) count += intersect(vector, owned).size();
-    }
   }
   return counts;
 }
@@ -117,6 +123,7 @@ void MaskSchedule::make(const StepContext& context, Span<const float> candidate,
 
 MaskView MaskSchedule::use(const StepContext& context) {
   in_use_ = slot_for(step());
+  refused_ = context.step - step();
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, context.stream);
     context.stream.wait(slots_[in_use_].gathered);
@@ -149,14 +156,24 @@ void MaskSchedule::refuse(const Stream& stream) {
   if (step() > 1) last_ = view(slot_for(step() - 1), stream);  // this step's index goes with its mask
 }
 
+// Of the mask in use in step t of those applied: made in step t − mask_delay, or in the refresh step before it.
+std::int64_t MaskSchedule::first_use_of_mask(std::int64_t t) const {
+  const std::int64_t newest = t - options_.mask_delay;
+  return newest < 1 ? 0 : newest - (newest - 1) % options_.mask_refresh + options_.mask_delay;
+}
+
 std::int64_t MaskSchedule::expected_count(std::int64_t t) const {
-  const std::int64_t newest = t - options_.mask_delay;  // made in this step, or in the refresh step before it
-  if (newest < 1) return layout_.size();
-  const std::int64_t made_in = newest - (newest - 1) % options_.mask_refresh;
-  return count_for(options_.density.at(made_in + options_.mask_delay, total_steps_));
+  const std::int64_t first = first_use_of_mask(t - refused_);
+  return first == 0 ? layout_.size() : count_for(options_.density.at(first, total_steps_));
+}
+
+std::vector<std::int64_t> MaskSchedule::expected_counts_by_owner(std::int64_t t) const {
+  if (options_.mask_scope == MaskScope::global && !used_counts_.empty()) return used_counts_;
+  return counts_of_mask(first_use_of_mask(t - refused_));
 }
 
 double MaskSchedule::expected_wire_bytes(std::int64_t t) const {
+  t -= refused_;
   if ((t - 1) % options_.mask_refresh != 0) return 0;
   const double density = options_.density.at(t + options_.mask_delay, total_steps_);
   return choice_.expected_wire_bytes() + gather_.expected_wire_bytes(choice_.counts(density));

@@ -58,9 +58,12 @@ class MaskSchedule {
   /// With mask_owner = ranges: coordinates on the mask of this step that each rank owns; they add up to its count. After use().
   /// Waits for the stream where they must be counted: with mask_scope = global, or when a run on another number of ranks chose them.
   [[nodiscard]] std::vector<std::int64_t> counts_by_owner(const Stream& stream);
-  /// Coordinates on the mask of step t, and wire bytes of the mask made in it, by formula. With mask_scope = global and a code
-  /// whose size depends on how many coordinates each owner chose (elias_fano, auto), right for the last mask made, near for others.
+  /// Coordinates on the mask of the caller's step t (StepContext::step, of which those refused until now do not count), those of
+  /// each owner with mask_owner = ranges, and wire bytes of the mask made in it, by formula. With mask_scope = global, counts of
+  /// owners are those of the mask used last, and a code whose size depends on them (elias_fano, auto) is right for the last mask
+  /// made.
   [[nodiscard]] std::int64_t expected_count(std::int64_t t) const;
+  [[nodiscard]] std::vector<std::int64_t> expected_counts_by_owner(std::int64_t t) const;
   [[nodiscard]] double expected_wire_bytes(std::int64_t t) const;
   /// Waits for masks on their way.
   void append_state(std::vector<StateEntry>& entries);
@@ -82,6 +85,8 @@ class MaskSchedule {
   [[nodiscard]] std::int64_t& owners(std::size_t slot) { return book_.host()[4 + 3 * slot]; }
 
   [[nodiscard]] std::size_t slot_for(std::int64_t t);
+  [[nodiscard]] std::int64_t first_use_of_mask(std::int64_t t) const;
+  [[nodiscard]] std::vector<std::int64_t> counts_of_mask(std::int64_t first_use) const;
   [[nodiscard]] MaskView view(std::size_t slot, const Stream& stream);
   void clear(std::size_t slot, const Stream& stream);
 
@@ -100,6 +105,8 @@ class MaskSchedule {
   std::size_t in_use_ = none;     // slot of this step's mask
   std::size_t made_now_ = none;   // slot of the mask made in this step
   MaskView last_;
+  std::int64_t refused_ = 0;               // steps of the caller that were refused before this one
+  std::vector<std::int64_t> used_counts_;  // of the mask used last, by owner
 };
 
 }  // namespace scape

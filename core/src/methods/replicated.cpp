@@ -11,24 +11,18 @@
 
 namespace scape {
 
-namespace {
-
-QuantFormat format_of(PayloadType payload) {
-  return {.code = payload == PayloadType::bf16 ? QuantCode::bf16 : QuantCode::e5m2};
-}
-
-}  // namespace
-
 ReplicatedScape::ReplicatedScape(const ScapeOptions& options, const CommonOptions& common, const MethodContext& context)
     : options_(options),
       common_(common),
-      layout_(context.layout),
       ranks_(context.ranks),
       masks_(options, common, context),
+      extensions_(options, common, context, {0, context.layout.size()}),
       buckets_(options.buckets, context.layout.size()),
       m_(context.layout.size(), context.device),
       e_(context.layout.size(), context.device),
-      payload_(values_begin + context.layout.size(), context.device),
+      values_begin_((head() + 15) / 16 * 16),
+      payload_(values_begin_ + context.layout.size(), context.device),
+      squares_(extensions_.blocks(), context.device),
       candidate_sums_(1, context.device),
       sent_sums_(1, context.device),
       sum_(1, context.device),
@@ -36,6 +30,8 @@ ReplicatedScape::ReplicatedScape(const ScapeOptions& options, const CommonOption
       indexed_(context.device),
       arrived_(context.device) {
   if (options.payload != PayloadType::fp32) {
+    require(options.normaliser == Normaliser::coordinate, ErrorKind::usage,
+            "normaliser = block with form = replicated needs payload = fp32: mean squares would be rounded with the values");
     const std::int64_t most = context.layout.size() + 1;
     coded_.emplace(format_of(options.payload), most, context.rank, context.ranks, context.device);
     lost_ = Buffer<float>(most, context.device);
@@ -44,6 +40,8 @@ ReplicatedScape::ReplicatedScape(const ScapeOptions& options, const CommonOption
   if (options.buckets.overlap == Overlap::none) return;
   require(options.payload == PayloadType::fp32, ErrorKind::usage,
           "overlap = bucketed needs payload = fp32: blocks of codes would depend on the buckets");
+  require(options.normaliser == Normaliser::coordinate, ErrorKind::usage,
+          "overlap = bucketed needs normaliser = coordinate: a block may lie in several buckets");
   require(options.mask_delay > 0, ErrorKind::usage,
           "overlap = bucketed needs mask_delay of at least 1: with 0 a step's mask is known only after its backward pass");
   require(options.clip == ClipPolicy::recovered, ErrorKind::usage,
@@ -101,8 +99,8 @@ void ReplicatedScape::make_candidate(const StepContext& context, Range range) {
                  candidate_sums_.span().subspan(made_++, 1), context.stream);
 }
 
-// Packs the part of the payload that lies in `range`, and starts its way; with the flag, which lies before the first value.
-void ReplicatedScape::send(const StepContext& context, Range range, bool with_flag) {
+// Packs the part of the payload that lies in `range`, and starts its way; with what lies before the first value if told to.
+void ReplicatedScape::send(const StepContext& context, Range range, bool with_head) {
   const std::int64_t first = place_of(range.begin);
   const std::int64_t last = place_of(range.end);
   {
@@ -111,8 +109,8 @@ void ReplicatedScape::send(const StepContext& context, Range range, bool with_fl
     update_kernels(m_.device())
         .sum_of_squares(values().subspan(first, last - first), sent_sums_.span().subspan(sent_++, 1), context.stream);
   }
-  const std::int64_t begin = values_begin + first - (with_flag ? 1 : 0);
-  exchange(context, payload_.span().subspan(begin, values_begin + last - begin));
+  const std::int64_t begin = values_begin_ + first - (with_head ? head() : 0);
+  exchange(context, payload_.span().subspan(begin, values_begin_ + last - begin));
 }
 
 void ReplicatedScape::exchange(const StepContext& context, Span<float> part) {
@@ -139,6 +137,11 @@ void ReplicatedScape::exchange(const StepContext& context, Span<float> part) {
 void ReplicatedScape::send_rest(const StepContext& context) {
   if (buckets_.empty() && options_.mask_delay > 0) use_mask(context);
   const std::vector<Range> rest = buckets_.rest();
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
+    extensions_.measure(context.grads, squares_, context.stream);
+    extensions_.average(squares_, means(), context.stream);
+  }
   for (const Range range : rest) make_candidate(context, range);
   if (options_.mask_delay == 0) {
     if (masks_.due()) masks_.make(context, context.grads, m_);
@@ -196,7 +199,7 @@ StepResult ReplicatedScape::step(const StepContext& context) {
   const double norm = std::sqrt(read(sum_.span(), stream));
   const double residual = squares_off_mask(stream);
   made_ = sent_ = 0;
-  if (read(flag(), stream) != 0 || !std::isfinite(norm)) {
+  if (read(flag(), stream) != 0 || !std::isfinite(norm) || !extensions_.finite(means(), stream)) {
     result.applied = false;
     masks_.refuse(stream);
     return result;
@@ -204,10 +207,8 @@ StepResult ReplicatedScape::step(const StepContext& context) {
   AdamStep step = adams_step(common_, options_.bias_correction, masks_.step(), context.learning_rate);
   step.residual_scale = residual_scale(options_.residual, common_.beta1);
   if (!local) step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
-  for (const ParameterLayout::Run& run : layout_.runs()) {
-    step.weight_decay = weight_decay_of(run.role, common_);
-    sparse.apply(run.range, context.params, m_, e_, context.grads, values(), mask_, step, stream);
-  }
+  extensions_.follow(means(), stream);
+  extensions_.apply(context.params, m_, e_, context.grads, values(), mask_, step, masks_.step(), stream);
   double returned = 0;  // Σ of squares of what returns on the mask
   if (coded_ && options_.residual != ResidualPolicy::none) {
     const Span<float> lost = lost_.span().subspan(1, mask_.count);
@@ -226,12 +227,13 @@ StepResult ReplicatedScape::step(const StepContext& context) {
 std::vector<StateEntry> ReplicatedScape::state() {
   std::vector<StateEntry> entries{state_entry("scape/m", StateScope::replicated, m_.span()),
                                   state_entry("scape/residual", StateScope::per_rank, e_.span())};
+  extensions_.append_state(entries);
   masks_.append_state(entries);
   return entries;
 }
 
 double ReplicatedScape::expected_wire_bytes(std::int64_t step) const {
-  const std::int64_t values = masks_.expected_count(step) + 1;
+  const std::int64_t values = masks_.expected_count(step) + head();
   const double payload = coded_ ? coded_->expected_wire_bytes(values)
                                 : wire_bytes(Collective::all_reduce, static_cast<double>(values) * sizeof(float), ranks_);
   return payload + masks_.expected_wire_bytes(step);

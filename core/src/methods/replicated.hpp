@@ -17,6 +17,7 @@
 
 #include <optional>
 
+#include "methods/extensions.hpp"
 #include "methods/form.hpp"
 #include "methods/mask_schedule.hpp"
 #include "scape/buckets.hpp"
@@ -40,27 +41,31 @@ class ReplicatedScape final : public ScapeForm {
   void use_mask(const StepContext& context);
   [[nodiscard]] std::int64_t place_of(std::int64_t j) const;
   void make_candidate(const StepContext& context, Range range);
-  void send(const StepContext& context, Range range, bool with_flag);
+  void send(const StepContext& context, Range range, bool with_head);
   void send_rest(const StepContext& context);
   void exchange(const StepContext& context, Span<float> part);
   void receive_coded(const StepContext& context);
   [[nodiscard]] double squares_off_mask(const Stream& stream);
 
-  // The payload: the flag "a gradient is not finite", then the k values of c on the mask, from a cache line on.
-  static constexpr std::int64_t values_begin = 16;
-  [[nodiscard]] Span<float> flag() const { return payload_.span().subspan(values_begin - 1, 1); }
-  [[nodiscard]] Span<float> flag_and_values() const { return payload_.span().subspan(values_begin - 1, mask_.count + 1); }
-  [[nodiscard]] Span<float> values() const { return payload_.span().subspan(values_begin, mask_.count); }
+  // The payload: with normaliser = block the blocks' mean squares, the flag "a gradient is not finite", then the k values of c on
+  // the mask, from a cache line on.
+  [[nodiscard]] Span<float> means() const { return payload_.span().subspan(values_begin_ - head(), head() - 1); }
+  [[nodiscard]] Span<float> flag() const { return payload_.span().subspan(values_begin_ - 1, 1); }
+  [[nodiscard]] Span<float> flag_and_values() const { return payload_.span().subspan(values_begin_ - 1, mask_.count + 1); }
+  [[nodiscard]] Span<float> values() const { return payload_.span().subspan(values_begin_, mask_.count); }
+  [[nodiscard]] std::int64_t head() const { return extensions_.blocks() + 1; }
 
   ScapeOptions options_;
   CommonOptions common_;
-  ParameterLayout layout_;
   int ranks_;
   MaskSchedule masks_;
+  Extensions extensions_;
   Buckets buckets_;
   Buffer<float> m_;                            // [W] first moment, 0 off the mask
   Buffer<float> e_;                            // [W] residual of this rank
-  Buffer<float> payload_;                      // [values_begin + W]
+  std::int64_t values_begin_;                  // a multiple of 16
+  Buffer<float> payload_;                      // [values_begin_ + W]
+  Buffer<double> squares_;                     // [blocks]
   Buffer<double> candidate_sums_, sent_sums_;  // Σ c², and that on the mask, of each bucket of this step
   Buffer<double> sum_;                         // [1]
   std::optional<CodedMean> coded_;             // unless the payload is fp32

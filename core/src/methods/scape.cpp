@@ -43,6 +43,15 @@ void ScapeOptions::declare(OptionTable& table) {
   buckets.declare(table);
   table.add("payload", payload, "how values travel; what bf16 or fp8 (e5m2, a scale for 256 values) loses returns to the residual",
             {{"fp32", PayloadType::fp32}, {"bf16", PayloadType::bf16}, {"fp8", PayloadType::fp8}});
+  table.add("backlog_scaling", backlog_scaling,
+            "ours, not the paper's: a coordinate that waited a steps moves min(a, backlog_cap) times as far, or the root of that",
+            {{"none", BacklogScaling::none}, {"linear", BacklogScaling::linear}, {"sqrt", BacklogScaling::sqrt}});
+  table.add("backlog_cap", backlog_cap, "ours, not the paper's: most steps that backlog_scaling counts; 1: no scaling",
+            {.min = 1, .max = 65535});
+  table.add(
+      "normaliser", normaliser,
+      "what a step is divided by: AdamS's v of each coordinate, or (ours, not the paper's) the mean square of a block's gradient",
+      {{"coordinate", Normaliser::coordinate}, {"block", Normaliser::block}});
 }
 
 namespace {
@@ -51,10 +60,10 @@ std::unique_ptr<ScapeForm> make_form(const ScapeOptions& options, const CommonOp
   if (options.form == ScapeFormKind::sharded) {
     require(options.mask_owner == MaskOwner::ranges, ErrorKind::usage,
             "mask_owner = tensors needs form = replicated; with form = sharded every rank owns a range");
+    require(options.payload == PayloadType::fp32 || options.sharded_payload == ShardedPayload::reduce_scatter, ErrorKind::usage,
+            "payload = bf16 or fp8 with form = sharded needs sharded_payload = reduce_scatter, whose sums stay with their owners");
     require(options.buckets.overlap == Overlap::none, ErrorKind::usage,
             "overlap = bucketed needs form = replicated; with form = sharded the payload leaves after the backward pass");
-    require(options.payload == PayloadType::fp32, ErrorKind::usage,
-            "payload = bf16 or fp8 needs form = replicated; with form = sharded values travel in fp32");
     return std::make_unique<ShardedScape>(options, common, context);
   }
   require(options.sharded_payload == ShardedPayload::reduce_scatter, ErrorKind::usage,

@@ -18,13 +18,19 @@ ShardedScape::ShardedScape(const ScapeOptions& options, const CommonOptions& com
       ranks_(context.ranks),
       shard_(owned_range(context.layout.size(), context.rank, context.ranks)),
       masks_(options, common, context),
+      extensions_(options, common, context, shard_),
       e_(context.layout.size(), context.device),
       m_(shard_.size(), context.device),
       q_(shard_.size(), context.device),
       packed_(context.layout.size(), context.device),
       received_(shard_.size(), context.device),
       offsets_(mask_blocks(shard_.size()), context.device),
-      sums_(4, context.device) {}
+      sums_(4 + extensions_.blocks(), context.device),
+      means_(extensions_.blocks(), context.device) {
+  if (options.payload == PayloadType::fp32) return;
+  coded_.emplace(format_of(options.payload), context.layout.size(), shard_.size(), rank_, ranks_, context.device);
+  lost_ = Buffer<float>(context.layout.size(), context.device);
+}
 
 // The part of a mask that lies in this rank's shard, `count` coordinates.
 MaskView ShardedScape::in_shard(const MaskView& mask, std::int64_t count, const Stream& stream) {
@@ -39,17 +45,25 @@ void ShardedScape::score(Span<float> p, const Stream& stream) {
   update_kernels(m_.device()).add(p, q_, 1, stream);
 }
 
-void ShardedScape::update_shard(const StepContext& context, AdamStep step, Span<const float> gradient, const MaskView& mask) {
+void ShardedScape::update_shard(const StepContext& context, const AdamStep& step, Span<const float> gradient,
+                                const MaskView& mask) {
   const Stream& stream = context.stream;
   update_kernels(m_.device()).add(q_, m_, step.beta1, stream);  // what the carry is off the mask
-  for (const ParameterLayout::Run& run : layout_.runs()) {
-    const Range part = intersect(run.range, shard_);
-    if (part.empty()) continue;
-    step.weight_decay = weight_decay_of(run.role, common_);
-    sparse_kernels(m_.device())
-        .apply({part.begin - shard_.begin, part.end - shard_.begin}, context.params.subspan(shard_.begin, shard_.size()), m_, q_,
-               q_, gradient, mask, step, stream);
+  extensions_.follow(means_, stream);
+  extensions_.apply(context.params.subspan(shard_.begin, shard_.size()), m_, q_, q_, gradient, mask, step, masks_.step(), stream);
+}
+
+// e on the mask ← what the codes lost, or 0. Returns Σ of its squares there. scratch [mask.count]
+double ShardedScape::update_residual(const MaskView& mask, Span<float> scratch, const Stream& stream) {
+  if (!coded_ || options_.residual == ResidualPolicy::none) {
+    zero(scratch, stream);
+    sparse_kernels(m_.device()).unpack(scratch, mask, e_, stream);
+    return 0;
   }
+  const Span<float> lost = lost_.span().subspan(0, mask.count);
+  sparse_kernels(m_.device()).unpack(lost, mask, e_, stream);
+  update_kernels(m_.device()).sum_of_squares(lost, sums_.span().subspan(0, 1), stream);
+  return read(sums_.span().subspan(0, 1), stream);
 }
 
 void ShardedScape::decay_other_shards(const StepContext& context, const AdamStep& step) {
@@ -78,6 +92,7 @@ StepResult ShardedScape::step(const StepContext& context) {
   const double local_norm = local ? clip_locally(context, common_.clip_norm, sum(0)) : 0;
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, stream);
+    extensions_.measure(p, sums_.span().subspan(4, extensions_.blocks()), stream);
     masks_.observe(context, {0, layout_.size()});
     sparse.candidate(p, {}, e_, beta1, sum(0), stream);
     copy(sum(2), sum(0), stream);
@@ -99,9 +114,12 @@ StepResult ShardedScape::step(const StepContext& context) {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, stream);
     sparse.pack(p, mask, packed, stream);
     update.sum_of_squares(packed, sum(1), stream);
+    if (coded_) coded_->code(packed, counts, {}, lost_.span().subspan(0, mask.count), stream);
   }
   const Event payload = communicate(context, [&] {
-    if (scatter) {
+    if (coded_) {
+      coded_->scatter(context.comm, context.comm_stream);
+    } else if (scatter) {
       context.comm.reduce_scatter_v<float>(packed, gradient, counts, ReduceOp::sum, context.comm_stream);
     } else {
       context.comm.all_reduce(packed, ReduceOp::sum, context.comm_stream);
@@ -111,16 +129,19 @@ StepResult ShardedScape::step(const StepContext& context) {
   wait(context, payload);
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
-    sparse.recover_gradient(gradient, q_, shard_mask, static_cast<float>(ranks_), 1, beta1, sum(3), stream);
+    if (coded_) coded_->mean(gradient, stream);
+    sparse.recover_gradient(gradient, q_, shard_mask, coded_ ? 1.0F : static_cast<float>(ranks_), 1, beta1, sum(3), stream);
   }
-  wait(context,
-       communicate(context, [&] { context.comm.all_reduce(sums_.span().subspan(2, 2), ReduceOp::sum, context.comm_stream); }));
+  const Span<double> of_all_ranks = sums_.span().subspan(2, 2 + extensions_.blocks());
+  wait(context, communicate(context, [&] { context.comm.all_reduce(of_all_ranks, ReduceOp::sum, context.comm_stream); }));
+  extensions_.average(of_all_ranks.subspan(2, extensions_.blocks()), means_, stream);
   std::array<double, 4> sums{};
-  copy(Span<double>(std::span(sums)), sums_.span(), stream);
+  copy(Span<double>(std::span(sums)), sums_.span().subspan(0, 4), stream);
   stream.synchronize();
   StepResult result;
-  if (!std::isfinite(sums[2]) || !std::isfinite(sums[3])) {
+  if (!std::isfinite(sums[2]) || !std::isfinite(sums[3]) || !extensions_.finite(means_, stream)) {
     result.applied = false;
+    refused_step_ = context.step;
     masks_.refuse(stream);
     return result;
   }
@@ -150,17 +171,17 @@ StepResult ShardedScape::step(const StepContext& context) {
     if (step.residual_scale != 1) update.scale(e_, step.residual_scale, stream);
   }
   wait(context, values);
+  double returned = 0;  // Σ of squares of what returns on the mask
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
     sparse.unpack(packed, mask, context.params, stream);
-    zero(packed, stream);
-    sparse.unpack(packed, mask, e_, stream);
+    returned = update_residual(mask, packed, stream);
     result.mask_overlap = masks_.overlap(stream);
   }
-  const bool all = mask.count == mask.size;
+  const double off_mask = mask.count == mask.size ? 0 : std::max(0.0, sums[0] - sums[1]);
   result.gradient_norm = local ? local_norm : norm;
   result.density = static_cast<double>(mask.count) / static_cast<double>(mask.size);
-  result.residual_norm = all ? 0 : step.residual_scale * std::sqrt(std::max(0.0, sums[0] - sums[1]));
+  result.residual_norm = std::sqrt(step.residual_scale * step.residual_scale * off_mask + returned);
   masks_.commit(context);
   return result;
 }
@@ -169,16 +190,23 @@ std::vector<StateEntry> ShardedScape::state() {
   std::vector<StateEntry> entries{state_entry("scape/m", StateScope::shard, m_.span()),
                                   state_entry("scape/carry", StateScope::shard, q_.span()),
                                   state_entry("scape/residual", StateScope::per_rank, e_.span())};
+  extensions_.append_state(entries);
   masks_.append_state(entries);
   return entries;
 }
 
 double ShardedScape::expected_wire_bytes(std::int64_t step) const {
   const double values = static_cast<double>(masks_.expected_count(step)) * sizeof(float);
-  const Collective payload =
+  const Collective collective =
       options_.sharded_payload == ShardedPayload::all_reduce ? Collective::all_reduce : Collective::reduce_scatter;
-  return wire_bytes(payload, values, ranks_) + wire_bytes(Collective::all_gather, values, ranks_) +
-         wire_bytes(Collective::all_reduce, 2 * sizeof(double), ranks_) + masks_.expected_wire_bytes(step);
+  const double payload =
+      coded_ ? coded_->expected_wire_bytes(masks_.expected_counts_by_owner(step)) : wire_bytes(collective, values, ranks_);
+  const double sums = static_cast<double>(2 + extensions_.blocks()) * sizeof(double);
+  double total = payload + wire_bytes(Collective::all_reduce, sums, ranks_);
+  const bool refused = step == refused_step_;
+  if (!refused) total += wire_bytes(Collective::all_gather, values, ranks_);
+  if (!refused || options_.mask_delay == 0) total += masks_.expected_wire_bytes(step);
+  return total;
 }
 
 }  // namespace scape

@@ -14,11 +14,18 @@
 // coordinates decay by (1−ηλ) from this rank's own copy of θ: no dense vector is ever gathered. Nothing of the state changes
 // before the norm has arrived and says that every rank's gradient was finite.
 //
+// With payload = bf16 or fp8 an all-to-all of codes takes the place of the reduce-scatter (CodedScatter): owners add them in fp32,
+// e gets back on the mask what they lose, and the new values of θ travel in fp32. A number that is not finite shows in Σ p².
+//
 // Memory of a rank of N beside θ and g, in bytes: 4 (2 W + 3 W/N) and the masks; replicated form: 12 W and the masks.
 #pragma once
 
+#include <optional>
+
+#include "methods/extensions.hpp"
 #include "methods/form.hpp"
 #include "methods/mask_schedule.hpp"
+#include "scape/coded_mean.hpp"
 
 namespace scape {
 
@@ -31,16 +38,18 @@ class ShardedScape final : public ScapeForm {
   [[nodiscard]] StepView inspect(const StepContext& context) const override {
     return {.mask = masks_.last().words, .candidate = context.grads, .residual = e_};
   }
-  /// With k coordinates on the mask and F = (N−1)/N: payload F·4k (reduce-scatter) or 2F·4k (all-reduce), parameters F·4k, the two
-  /// sums behind the norm 2F·16, and the mask made in this step.
+  /// With k coordinates on the mask and F = (N−1)/N: payload F·4k (reduce-scatter; in codes F·R, R the records of every owner's
+  /// part) or 2F·4k (all-reduce), parameters F·4k, the two sums behind the norm and those of the blocks 2F·8 (2 + blocks), and the
+  /// mask made in this step.
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
   [[nodiscard]] const MaskSchedule& masks() const override { return masks_; }
 
  private:
   [[nodiscard]] MaskView in_shard(const MaskView& mask, std::int64_t count, const Stream& stream);
   void score(Span<float> p, const Stream& stream);
-  void update_shard(const StepContext& context, AdamStep step, Span<const float> gradient, const MaskView& mask);
+  void update_shard(const StepContext& context, const AdamStep& step, Span<const float> gradient, const MaskView& mask);
   void decay_other_shards(const StepContext& context, const AdamStep& step);
+  double update_residual(const MaskView& mask, Span<float> scratch, const Stream& stream);
 
   ScapeOptions options_;
   CommonOptions common_;
@@ -49,13 +58,18 @@ class ShardedScape final : public ScapeForm {
   int ranks_;
   Range shard_;  // coordinates whose m this rank holds, and whose part of a mask it chooses
   MaskSchedule masks_;
-  Buffer<float> e_;               // [W] residual of this rank
-  Buffer<float> m_;               // [shard] first moment, 0 off the mask
-  Buffer<float> q_;               // [shard] carry, 0 on the mask
-  Buffer<float> packed_;          // [W] on the mask: p of this rank, then θ of all
-  Buffer<float> received_;        // [shard] on the mask: Σ p, then ĝ
-  Buffer<std::int64_t> offsets_;  // [blocks of the shard] index of the mask in use
-  Buffer<double> sums_;           // [4]
+  Extensions extensions_;
+  Buffer<float> e_;                    // [W] residual of this rank
+  Buffer<float> m_;                    // [shard] first moment, 0 off the mask
+  Buffer<float> q_;                    // [shard] carry, 0 on the mask
+  Buffer<float> packed_;               // [W] on the mask: p of this rank, then θ of all
+  Buffer<float> received_;             // [shard] on the mask: Σ p, then ĝ
+  Buffer<std::int64_t> offsets_;       // [blocks of the shard] index of the mask in use
+  Buffer<double> sums_;                // [4 + blocks]
+  Buffer<float> means_;                // [blocks]
+  std::int64_t refused_step_ = 0;      // the caller's number of the last step that was refused: it sent no parameters
+  std::optional<CodedScatter> coded_;  // unless the payload is fp32
+  Buffer<float> lost_;                 // [W] on the mask: what the codes lost
 };
 
 }  // namespace scape

@@ -21,7 +21,8 @@ class ScapeOracle {
 
   struct Tensor {
     std::size_t begin = 0, end = 0;
-    bool matrix = true;  // sparse and decaying; a vector is always on the mask and does not decay
+    bool matrix = true;     // sparse and decaying; a vector is always on the mask and does not decay
+    std::size_t block = 1;  // coordinates that share a normaliser
   };
   struct Settings {
     std::vector<Tensor> tensors;                  // cover [0, W)
@@ -37,6 +38,10 @@ class ScapeOracle {
     double residual_scale = 1;                                       // part of c that stays off the mask
     bool clip_local = false;                                         // clip each rank's g instead of the recovered gradient
     bool sharded = false;
+    std::function<void(Vector&)> code;  // unless empty: what becomes of values that a rank sends to one owner; sharded form
+    enum { no_scaling, linear, root } backlog_scaling = no_scaling;
+    double backlog_cap = 1;
+    bool block_normaliser = false;
   };
 
   ScapeOracle(Settings settings, Vector parameters)
@@ -46,6 +51,8 @@ class ScapeOracle {
         m(theta.size()),
         q(theta.size()),
         e(ranks, Vector(theta.size())),
+        age(theta.size(), 1),
+        block_v(theta.size()),
         mask(theta.size(), true) {}
 
   // One step with the gradient g[r] of each rank.
@@ -76,6 +83,24 @@ class ScapeOracle {
       mask = std::move(pending.front().mask);
       pending.pop_front();
     }
+    std::vector<Vector> lost(ranks, Vector(size));  // by codes
+    if (s.code) {
+      for (std::size_t r = 0; r < ranks; ++r) {
+        for (std::size_t owner = 0; owner < ranks; ++owner) {
+          Vector values;
+          for (std::size_t j = s.owners[owner]; j < s.owners[owner + 1]; ++j) {
+            if (mask[j]) values.push_back(sent[r][j]);
+          }
+          s.code(values);
+          auto next = values.begin();
+          for (std::size_t j = s.owners[owner]; j < s.owners[owner + 1]; ++j) {
+            if (!mask[j]) continue;
+            lost[r][j] = sent[r][j] - *next;
+            sent[r][j] = *next++;
+          }
+        }
+      }
+    }
     // 3. b = mean of what is sent on the mask   5. ĝ = (b − β1 m)/(1−β1), its norm. Sharded: ĝ = (b + q)/(1−β1)
     Vector gradient(size);
     double squares = 0;
@@ -92,24 +117,43 @@ class ScapeOracle {
     doubt = 0;
     const double c1 = s.bias_correction == Settings::none ? 1 : 1 - std::pow(s.beta1, static_cast<double>(t));
     const double c2 = s.bias_correction == Settings::scape ? 1 - std::pow(s.beta2, static_cast<double>(t)) : 1;
+    const double block_correction = s.bias_correction == Settings::none ? 1 : 1 - std::pow(s.beta2, static_cast<double>(t));
     for (const Tensor& tensor : s.tensors) {
       const double decay = tensor.matrix ? s.weight_decay : 0;
+      for (std::size_t begin = tensor.begin; s.block_normaliser && begin < tensor.end; begin += tensor.block) {
+        double mean_square = 0;  // over the block and the ranks
+        for (const Vector& gradient_of_rank : clipped_g) {
+          for (std::size_t j = begin; j < begin + tensor.block; ++j) mean_square += gradient_of_rank[j] * gradient_of_rank[j];
+        }
+        mean_square /= n * static_cast<double>(tensor.block);
+        for (std::size_t j = begin; j < begin + tensor.block; ++j) {
+          block_v[j] = s.beta2 * block_v[j] + (1 - s.beta2) * mean_square / n;
+        }
+      }
       for (std::size_t j = tensor.begin; j < tensor.end; ++j) {
-        for (std::size_t r = 0; r < ranks; ++r) e[r][j] = mask[j] ? 0 : s.residual_scale * sent[r][j];
+        for (std::size_t r = 0; r < ranks; ++r) e[r][j] = mask[j] ? lost[r][j] : s.residual_scale * sent[r][j];
         if (s.sharded) q[j] = mask[j] ? 0 : s.residual_scale * (q[j] + s.beta1 * m[j]);
         if (!mask[j]) {
           m[j] = 0;
+          ++age[j];
           theta[j] -= learning_rate * decay * theta[j];
           continue;
         }
+        // The gradient of one of the steps that ĝ is the sum of, and how far the coordinate moves.
         const double clipped = clip * gradient[j];
+        const double steps = s.backlog_scaling == Settings::no_scaling ? 1 : std::min(age[j], s.backlog_cap);
+        const double factor = s.backlog_scaling == Settings::root ? std::sqrt(steps) : steps;
+        const double one = clipped / steps;
+        age[j] = 1;
         const double previous = s.bias_correction == Settings::official ? m[j] / c1 : m[j];
-        const double v = s.beta2 * previous * previous + (1 - s.beta2) * clipped * clipped;
+        const double v = s.beta2 * previous * previous + (1 - s.beta2) * one * one;
+        const double norm = s.block_normaliser ? std::sqrt(block_v[j] / block_correction) + 1e-12 : std::sqrt(v / c2) + s.epsilon;
         double largest = 0;
         for (std::size_t r = 0; r < ranks; ++r) largest = std::max(largest, std::abs(sent[r][j]));
-        doubt = std::max(doubt, std::ldexp(clip * largest, -24) / c1 / (std::sqrt(v / c2) + s.epsilon));
+        doubt = std::max(doubt, factor * std::ldexp(clip * largest / steps, -24) / c1 / norm);
+        const double u = (s.beta1 * m[j] + (1 - s.beta1) * one) / c1 / norm;
         m[j] = s.beta1 * m[j] + (1 - s.beta1) * clipped;
-        theta[j] -= learning_rate * (m[j] / c1 / (std::sqrt(v / c2) + s.epsilon) + decay * theta[j]);
+        theta[j] -= learning_rate * (factor * u + decay * theta[j]);
       }
     }
   }
@@ -120,6 +164,8 @@ class ScapeOracle {
   Vector theta, m;
   Vector q;               // [W] the owners' carries; 0 in replicated form
   std::vector<Vector> e;  // [N][W]
+  Vector age;             // [W] steps since a coordinate was on a used mask; 1: on the last one
+  Vector block_v;         // [W] V of a coordinate's block
   std::vector<bool> mask, previous_mask;
   double gradient_norm = 0;  // of the recovered gradient
   Vector local_norms;        // [N] of each rank's gradient
