@@ -54,16 +54,41 @@ Traffic Traffic::since(const Traffic& earlier) const {
   return difference;
 }
 
-Traffic Communicator::traffic() const {
+// Counts the seconds of what has finished. With the mutex held.
+void Communicator::settle() const {
   while (!unfinished_.empty() && unfinished_.front().end.ready()) {
     const Timing& timing = unfinished_.front();
     traffic_[timing.kind].seconds += seconds_between(timing.begin, timing.end);
     unfinished_.pop_front();
   }
+}
+
+Traffic Communicator::traffic() const {
+  const std::lock_guard lock(mutex_);
+  settle();
   return traffic_;
 }
 
+Communicator::Progress Communicator::progress() const {
+  const std::lock_guard lock(mutex_);
+  settle();
+  if (!unfinished_.empty()) {
+    const std::int64_t oldest = traffic_.total().calls + 1 - static_cast<std::int64_t>(unfinished_.size());
+    return {.queued = queued_, .unfinished = oldest, .kind = unfinished_.front().kind};
+  }
+  if (being_queued_) return {.queued = queued_, .unfinished = queued_, .kind = *being_queued_};
+  return {.queued = queued_};
+}
+
+void Communicator::announce(Collective kind) {
+  const std::lock_guard lock(mutex_);
+  ++queued_;
+  being_queued_ = kind;
+}
+
 void Communicator::count(Timing timing, std::int64_t payload_bytes) {
+  const std::lock_guard lock(mutex_);
+  being_queued_.reset();
   CollectiveTraffic& traffic = traffic_[timing.kind];
   ++traffic.calls;
   traffic.payload_bytes += payload_bytes;

@@ -21,6 +21,7 @@
 #include "train/settings_file.hpp"
 #include "train/stop.hpp"
 #include "train/trainer.hpp"
+#include "train/watchdog.hpp"
 
 namespace scape {
 
@@ -259,7 +260,16 @@ int train(const Arguments& arguments, Run& run, const TimeLimit& limit, int rank
     run.recorder->begin(info);
   });
   if (refused != 0) return refused;
-  const RunStatus status = trainer->run([&] { return stop.requested() ? StopReason::signal : limit.reached(); });
+  Watchdog watchdog(MPI_COMM_WORLD, options.watchdog,
+                    {{"method's collectives", communicator.get()}, {"trainer's collectives", &trainer->control()}});
+  RunStatus status = RunStatus::failed;
+  try {
+    status = trainer->run([&] { return stop.requested() ? StopReason::signal : limit.reached(); });
+  } catch (const AgreedError&) {
+    watchdog.finish();
+    throw;
+  }
+  watchdog.finish();
   return status == RunStatus::complete ? 0 : exit_status(ErrorKind::stopped);
 }
 

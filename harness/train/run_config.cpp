@@ -59,6 +59,9 @@ void TrainOptions::declare(OptionTable& table) {
   table.add("job_margin_seconds", job_margin_seconds,
             "stop, with a checkpoint, so long before the batch job's time limit, or a tenth of it if that is less; 0: never",
             {.min = 0});
+  table.add("silence_seconds", watchdog.silence_seconds,
+            "end the job when a rank gives no sign of life for so long; 0: no watchdog", {.min = 0});
+  table.add("hang_minutes", watchdog.hang_minutes, "end the job when a collective takes so long; 0: never", {.min = 0});
   table.add("seed", seed, "data order, random numbers of the method, and initial parameters unless init_seed is given", {.min = 0});
 }
 
@@ -75,7 +78,9 @@ bool TrainOptions::is_operational(std::string_view option) {
                              "checkpoint_every",
                              "checkpoint_keep",
                              "max_minutes",
-                             "job_margin_seconds"};
+                             "job_margin_seconds",
+                             "silence_seconds",
+                             "hang_minutes"};
   return std::ranges::find(names, option) != names.end();
 }
 

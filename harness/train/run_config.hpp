@@ -12,6 +12,7 @@
 #include "scape/config.hpp"
 #include "scape/registry.hpp"
 #include "train/schedule.hpp"
+#include "train/watchdog.hpp"
 
 namespace scape {
 
@@ -37,7 +38,8 @@ struct TrainOptions {
   std::int64_t checkpoint_keep = 2;   // newest ones that stay
   double max_minutes = 0;             // of wall time, then the run stops; 0: no limit
   double job_margin_seconds = 120;    // before the end of the batch job, see TimeLimit
-  std::int64_t seed = 1;              // of data order and method; of the model as well unless init_seed is given
+  WatchdogOptions watchdog;
+  std::int64_t seed = 1;  // of data order and method; of the model as well unless init_seed is given
 
   void declare(OptionTable& table);
   /// Whether a run may go on from a checkpoint with another value of this option: it says where and how the run is done, not what

@@ -37,8 +37,8 @@ std::vector<std::string> command_line(const SweepOptions& options, const Planned
   std::vector<std::string> words;
   std::istringstream launcher(options.launcher);
   for (std::string word; launcher >> word;) words.push_back(word == "{ranks}" ? std::to_string(options.ranks) : word);
-  for (const std::string& word :
-       {options.program.string(), std::string("train"), std::string("--out"), file.string(), std::string("--overwrite")}) {
+  for (const std::string& word : {options.program.string(), std::string("train"), std::string("--out"), file.string(),
+                                  std::string("--resume"), std::string("--overwrite")}) {
     words.push_back(word);
   }
   for (const Setting& setting : run.settings) {
@@ -76,11 +76,15 @@ std::string default_launcher(int ranks) {
 }
 
 int run_sweep(const Registry& registry, const SweepOptions& options) {
-  std::vector<PlannedRun> runs = read_sweep(options.file);
+  std::vector<PlannedRun> runs;
   std::vector<std::int64_t> steps;
-  for (PlannedRun& run : runs) {
+  int number = 0;
+  for (PlannedRun& run : read_sweep(options.file)) {
     run.settings.insert(run.settings.end(), options.overrides.begin(), options.overrides.end());
-    steps.push_back(RunConfig(registry, run.settings).train.steps);
+    const std::int64_t planned = RunConfig(registry, run.settings).train.steps;
+    if (number++ % options.parts != options.part) continue;
+    runs.push_back(std::move(run));
+    steps.push_back(planned);
   }
   std::error_code failure;
   std::filesystem::create_directories(options.folder, failure);

@@ -17,6 +17,8 @@ struct SweepOptions {
   std::filesystem::path program;  // the scape program
   std::string launcher;           // command in front of it; "{ranks}" stands for the number of ranks
   int ranks = 4;
+  int part = 0;  // of `parts`
+  int parts = 1;
   std::vector<Setting> overrides;  // for every run, stronger than the file
 };
 
@@ -24,9 +26,10 @@ struct SweepOptions {
 [[nodiscard]] std::string default_launcher(int ranks);
 
 /// Checks every run before it starts the first. A run whose file is complete, has the planned steps and a finite last loss is
-/// kept; any other file of that name is replaced. Returns 0 if all runs are complete at the end, else the exit status of the
-/// first that failed; a run that was stopped by a signal ends the sweep. Throws Error(usage | input) for a sweep that
-/// cannot be meant.
+/// kept; one that was stopped goes on from its last checkpoint; any other file of that name is replaced. With `parts` > 1 only the
+/// runs part, part + parts, … of the file are this sweep's business: a job array shares a sweep. Returns 0 if all runs are complete
+/// at the end, else the exit status of the first that failed; a run that was stopped by a signal ends the sweep. Throws Error(usage
+/// | input) for a sweep that cannot be meant.
 [[nodiscard]] int run_sweep(const Registry& registry, const SweepOptions& options);
 
 }  // namespace scape

@@ -58,6 +58,9 @@ class Trainer {
   /// a row, AgreedError(input) for a record or last checkpoint that cannot be written.
   RunStatus run(const std::function<StopReason()>& stop_reason);
 
+  /// What the trainer itself sends after each step, apart from the method: for a watchdog.
+  [[nodiscard]] const Communicator& control() const { return *control_; }
+
   /// Mean loss over the validation batches and all ranks [nat/token]. Collective.
   [[nodiscard]] double evaluate();
 

@@ -3,4 +3,4 @@
 # GPU: sbatch -p gpu-a100 -N 2 -n 6 …. Launcher and MPI (Intel MPI or MVAPICH2, no Open MPI) are from TACC's user guide. Check with
 # `module spider` that gcc is 12 or later, and whether there is an nccl module; without one build with -DSCAPE_NCCL=OFF.
 module load gcc impi cuda hdf5 cmake
-launch() { ibrun "$@"; }
+export launcher=ibrun

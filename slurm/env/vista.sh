@@ -3,4 +3,4 @@
 # nodes in gg. Module names and launcher are from TACC's user guide. Check the versions there with `module spider`: gcc has to be
 # 12 or later, and gcc and Open MPI loaded here have to be those of the build. TACC accepts no --mem, --gres or --export.
 module load gcc openmpi cuda nvidia_math nccl hdf5 cmake
-launch() { ibrun "$@"; }
+export launcher=ibrun

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: train_test.sh BUILD_FOLDER
-# Starts a Slurm on this machine, trains on 2 ranks through slurm/train.sbatch, reads the run file with h5py, stops a second
-# run by a signal, and takes everything down again. Status 77: skipped, with the reason.
+# Starts a Slurm on this machine, trains on 2 ranks through slurm/train.sbatch, reads the run file with h5py, stops a second run by a
+# signal and goes on with it, does a sweep as a job array, and takes everything down again. Status 77: skipped, with the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=$1
@@ -52,8 +52,9 @@ with h5py.File(sys.argv[1]) as run:
     assert numpy.isfinite(run["steps/loss"]).all()
 E
 
-# A signal to the batch shell ends a run cleanly: whole record, status 4.
-submit stop model=gpt-nano optimizer=adamw global_batch=4 validation_batches=2 steps=1000000 "data=$work/tokens.bin" >/dev/null &
+# A signal to the batch shell ends a run cleanly: whole record, checkpoint, status 4. Another job of the same name goes on.
+stopped=(model=gpt-nano optimizer=scape global_batch=4 validation_batches=2 steps=1000000 "data=$work/tokens.bin")
+SCAPE_RUN=stopped submit stop "${stopped[@]}" >/dev/null &
 for _ in {1..300}; do
   grep -qs '^step ' "$work"/stop-*.log && break
   sleep 0.2
@@ -62,11 +63,37 @@ scancel --batch --signal=USR1 --name=stop
 status=0
 wait $! || status=$?
 ((status == 4)) || { echo "a signal ended the job with status $status, not 4"; exit 1; }
-/usr/bin/python3 - "$work"/runs/stop-*.h5 <<'E'
+status=0
+SCAPE_RUN=stopped submit again "${stopped[@]}" max_minutes=0.02 >/dev/null || status=$?
+((status == 4)) || { echo "the time limit ended the job with status $status, not 4"; exit 1; }
+grep -q "^goes on from $work/runs/stopped.ckpt/step-" "$work"/again-*.log
+/usr/bin/python3 - "$work/runs/stopped.h5" <<'E'
 import sys
 import h5py
 with h5py.File(sys.argv[1]) as run:
-    steps = list(run["steps/step"])
+    steps, attempts = list(run["steps/step"]), list(run["steps/attempt"])
     assert run.attrs["status"] in (b"stopped", "stopped"), dict(run.attrs)
     assert steps and steps == list(range(1, len(steps) + 1)), steps
+    assert attempts == sorted(attempts) and set(attempts) == {1, 2}, attempts
 E
+
+# A sweep as a job array: each task does its share.
+cat >"$work/sweep.toml" <<E
+model = "gpt-nano"
+steps = 3
+global_batch = 4
+validation_batches = 2
+[[run]]
+name = "one"
+optimizer = "scape"
+[[run]]
+name = "two"
+optimizer = "adamw"
+[[run]]
+name = "three"
+optimizer = "zero1"
+E
+timeout 120 sbatch --wait -n 2 -t 5 --array=1-2 -o "$work/sweep-%a.log" slurm/sweep.sbatch "$work/sweep.toml" "data=$work/tokens.bin"
+grep -q '2 of 2 runs complete' "$work/sweep-1.log"
+grep -q '1 of 1 runs complete' "$work/sweep-2.log"
+[[ -s $work/runs/sweep/one.h5 && -s $work/runs/sweep/two.h5 && -s $work/runs/sweep/three.h5 ]]

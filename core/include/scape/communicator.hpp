@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -141,10 +142,20 @@ class Communicator {
   /// Counted since construction. Bytes and calls count when an operation is queued, seconds when it has finished.
   [[nodiscard]] Traffic traffic() const;
 
+  /// How far this rank has got, for a watchdog: collectives are numbered 1, 2, … in the order in which they are queued, which is
+  /// the same on all ranks. May be called from any thread.
+  struct Progress {
+    std::int64_t queued = 0;      // number of the last one
+    std::int64_t unfinished = 0;  // number of the oldest that has not finished; 0: all have
+    Collective kind{};            // of that one
+  };
+  [[nodiscard]] Progress progress() const;
+
  private:
   template <class Operation>
   void timed(Collective kind, std::int64_t payload_bytes, const Stream& stream, Operation operation) {
     Timing timing{kind, Event(stream.device()), Event(stream.device())};
+    announce(kind);
     timing.begin.record(stream);
     operation();
     timing.end.record(stream);
@@ -154,13 +165,19 @@ class Communicator {
     Collective kind;
     Event begin, end;
   };
+  void announce(Collective kind);
   void count(Timing timing, std::int64_t payload_bytes);
   void check_counts(const char* operation, std::span<const std::int64_t> counts, std::int64_t total) const;
   void check_part(const char* operation, std::span<const std::int64_t> counts, std::int64_t mine) const;
 
+  void settle() const;
+
   std::unique_ptr<Transport> transport_;
+  mutable std::mutex mutex_;  // of the following
   mutable Traffic traffic_;
   mutable std::deque<Timing> unfinished_;  // operations whose seconds are not known yet, oldest first
+  std::int64_t queued_ = 0;
+  std::optional<Collective> being_queued_;  // on an immediate stream it is carried out meanwhile
 };
 
 /// Makes a communicator over the ranks of `world` for memory on `device`. Collective over `world`. `name`:
