@@ -27,7 +27,8 @@ class ProgressBar {
     if (terminal_ && shown_) fmt::print(stderr, "\r\x1b[2K");
   }
 
-  void show(std::int64_t done, std::int64_t total) {
+  /// `work`: bytes that the speed counts; they may be packed in the `total` bytes, of which `done` are done.
+  void show(std::int64_t done, std::int64_t total, std::int64_t work) {
     const auto now = Clock::now();
     if (total <= 0 || now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(30000))) return;
     last_ = now;
@@ -36,7 +37,7 @@ class ProgressBar {
     const double fraction = static_cast<double>(done) / static_cast<double>(total);
     const auto left = static_cast<std::int64_t>(fraction > 0 ? seconds * (1 - fraction) / fraction : 0);
     const std::string numbers = fmt::format("{:3.0f}%  {:.1f} MB/s  {}:{:02}:{:02} left", 100 * fraction,
-                                            static_cast<double>(done) / seconds / 1e6, left / 3600, left / 60 % 60, left % 60);
+                                            static_cast<double>(work) / seconds / 1e6, left / 3600, left / 60 % 60, left % 60);
     if (terminal_) {
       constexpr int width = 30;
       const auto full = static_cast<std::size_t>(fraction * width);
@@ -67,7 +68,9 @@ int prepare_and_tell(PrepareOptions options, bool synthetic) {
   }
   const PrepareSummary summary = [&] {
     ProgressBar bar;
-    return prepare(options, [&](const PrepareProgress& progress) { bar.show(progress.bytes_done, progress.bytes_total); });
+    return prepare(options, [&](const PrepareProgress& progress) {
+      bar.show(progress.bytes_done, progress.bytes_total, progress.text_bytes);
+    });
   }();
   const TokenFileInfo& info = summary.info;
   fmt::print("{}: {} training and {} validation tokens in {} documents, vocabulary {}, unigram entropy {:.3f} nat/token\n",
@@ -108,7 +111,7 @@ int verify(const std::string& path) {
   TokenFile file = TokenFile::open(path);
   {
     ProgressBar bar;
-    file.verify([&](std::int64_t done, std::int64_t total) { bar.show(done, total); });
+    file.verify([&](std::int64_t done, std::int64_t total) { bar.show(done, total, done); });
   }
   print_info(file);
   return 0;
@@ -128,7 +131,7 @@ int describe(DescribeOptions options, const std::vector<std::string>& validation
   }
   const auto path = [&] {
     ProgressBar bar;
-    return describe_tokens(options, [&](std::int64_t done, std::int64_t total) { bar.show(done, total); });
+    return describe_tokens(options, [&](std::int64_t done, std::int64_t total) { bar.show(done, total, done); });
   }();
   print_info(TokenFile::open(path));
   return 0;

@@ -133,7 +133,8 @@ class Pipeline {
  public:
   using Sink = std::function<void(std::span<const std::int32_t> ids)>;
 
-  Pipeline(const Tokenizer& tokenizer, int threads, Sink sink, std::function<void(std::int64_t bytes)> passed)
+  Pipeline(const Tokenizer& tokenizer, int threads, Sink sink,
+           std::function<void(std::int64_t position, std::int64_t text_bytes)> passed)
       : tokenizer_(tokenizer), threads_(static_cast<std::size_t>(threads)), sink_(std::move(sink)), passed_(std::move(passed)) {}
 
   /// `position`: bytes of all files up to the end of this text.
@@ -154,6 +155,7 @@ class Pipeline {
   struct Running {
     std::future<Documents> documents;
     std::int64_t position;
+    std::int64_t text_bytes;
   };
 
   void send() {
@@ -167,20 +169,20 @@ class Pipeline {
                                      }
                                      return documents;
                                    }),
-                        position_});
+                        position_, static_cast<std::int64_t>(batch_bytes_)});
     batch_bytes_ = 0;
   }
   void receive() {
     Running oldest = std::move(running_.front());
     running_.pop_front();
     for (const auto& ids : oldest.documents.get()) sink_(ids);
-    passed_(oldest.position);
+    passed_(oldest.position, oldest.text_bytes);
   }
 
   const Tokenizer& tokenizer_;
   std::size_t threads_;
   Sink sink_;
-  std::function<void(std::int64_t)> passed_;
+  std::function<void(std::int64_t, std::int64_t)> passed_;
   std::vector<std::string> batch_;
   std::size_t batch_bytes_ = 0;
   std::int64_t position_ = 0;
@@ -272,8 +274,9 @@ PrepareSummary prepare(const PrepareOptions& options, const std::function<void(c
   const int threads = options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   Pipeline pipeline(
       tokenizer, threads, [&](std::span<const std::int32_t> ids) { writer->add(splitter.of(document++), ids); },
-      [&](std::int64_t position) {
+      [&](std::int64_t position, std::int64_t text_bytes) {
         done.bytes_done = position;
+        done.text_bytes += text_bytes;
         if (progress) progress(done);
       });
   std::int64_t before = 0;  // bytes of the files, or of the synthetic text, up to here

@@ -32,6 +32,7 @@ struct PrepareOptions {
 struct PrepareProgress {
   std::int64_t bytes_done = 0;  // of the files, compressed as they are
   std::int64_t bytes_total = 0;
+  std::int64_t text_bytes = 0;  // of text that became tokens
 };
 
 struct PrepareSummary {

@@ -212,6 +212,7 @@ TEST_F(Prepare, ProgressEndsAtTheTotal) {
   });
   EXPECT_EQ(last.bytes_done, std::ssize(text("good", 2000)));
   EXPECT_EQ(last.bytes_total, last.bytes_done);
+  EXPECT_EQ(last.text_bytes, last.bytes_done);
 }
 
 TEST_F(Prepare, SyntheticLanguageNeedsNoText) {
