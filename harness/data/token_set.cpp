@@ -74,6 +74,14 @@ class Description {
     TokenSet set;
     const auto vocabulary = whole(table, "vocabulary", 1, (std::int64_t{1} << 31) - 1);
     for (const auto split : {Split::train, Split::validation}) read_segments(table, split, vocabulary, set);
+    for (const auto& train : set.splits[0]) {
+      for (const auto& validation : set.splits[1]) {
+        const auto begin = std::max(train.begin, validation.begin);
+        if (train.array == validation.array && begin < std::min(train.begin + train.tokens, validation.begin + validation.tokens)) {
+          fail(path_, "token {} of {} is in both splits", begin, train.array->file.path().string());
+        }
+      }
+    }
     if (set.vocabulary != 0 && set.vocabulary != vocabulary) {
       refuse(*table.get("vocabulary"), fmt::format("'vocabulary' is {}, the token files have {}", vocabulary, set.vocabulary));
     }
@@ -154,7 +162,7 @@ class Description {
       const auto& part = *entry.as_table();
       check_keys(part, {"file", "bytes", "begin", "tokens", "documents", "crc32"});
       const fs::path file = path_.parent_path() / text(part, "file");
-      auto& array = arrays_[file];
+      auto& array = arrays_[fs::weakly_canonical(file)];
       if (!array) {
         array = open_array(file, vocabulary);
         set.adopt(*array);
@@ -360,7 +368,9 @@ fs::path describe_tokens(const DescribeOptions& options, const std::function<voi
   need(output.extension() == ".toml", fmt::format("{}: a description's name must end in .toml", output.string()));
 
   TokenSet set;
+  std::set<fs::path> named;
   const auto add = [&](const fs::path& file, Split split) {
+    need(named.insert(fs::weakly_canonical(file)).second, fmt::format("{}: is named twice", file.string()));
     const auto array = TokenArray::open(file, options.vocabulary);
     need(array->vocabulary > 0, fmt::format("{}: {} tokens do not say their vocabulary: give --vocabulary N (GPT-2: 50257)",
                                             file.string(), array->format));

@@ -21,6 +21,7 @@ using ::testing::IsEmpty;
 using testing::message_of;
 using testing::read_bytes;
 using testing::TemporaryFolder;
+using ::testing::UnorderedElementsAre;
 using testing::write_bytes;
 
 using Ids = std::vector<std::int32_t>;
@@ -71,10 +72,10 @@ class Formats : public ::testing::Test {
   std::string refused(const std::string& name) {
     return message_of(ErrorKind::input, [&] { (void)TokenFile::open(folder_ / name); });
   }
-  // One file as the training tokens of a description, `vocabulary` said there.
+  // The first token of a file for training and the rest for validation, `vocabulary` said in the description.
   std::string refused_in_set(const std::string& name, int vocabulary = 100) {
     write("set.toml", "scape_tokens = 1\nvocabulary = " + std::to_string(vocabulary) + "\n[[train]]\nfile = '" + name +
-                          "'\n[[validation]]\nfile = '" + name + "'\n");
+                          "'\ntokens = 1\n[[validation]]\nfile = '" + name + "'\nbegin = 1\n");
     return refused("set.toml");
   }
   TemporaryFolder folder_;
@@ -307,9 +308,11 @@ TEST_F(Formats, DescriptionIsReadStrictly) {
   EXPECT_THAT(with("vocabulary = 10", "vocabulary = 10\ncolour = 3"), HasSubstr("line 3: unknown key 'colour'"));
   EXPECT_THAT(with("tokens = 3", "token = 3"), HasSubstr("line 5: unknown key 'token'"));
   EXPECT_THAT(with("tokens = 3", "tokens = 5"), HasSubstr("line 5: 'tokens' must be a whole number in [1, 4]"));
+  EXPECT_THAT(with("begin = 3", "begin = 2"),
+              HasSubstr("set.toml: token 2 of " + (folder_ / "a.bin").string() + " is in both splits"));
   EXPECT_THAT(with("begin = 3", "begin = 4"), HasSubstr("line 8: 'begin' must be a whole number in [0, 3]"));
   EXPECT_THAT(with("begin = 3", "crc32 = '0123ABCD'"), HasSubstr("line 8: 'crc32' must be eight hexadecimal digits"));
-  EXPECT_THAT(with("begin = 3", "crc32 = '0123abcd'"), HasSubstr("a.bin: bytes 0 to 8: the tokens are damaged"));
+  EXPECT_THAT(with("begin = 3", "begin = 3\ncrc32 = '0123abcd'"), HasSubstr("a.bin: bytes 6 to 8: the tokens are damaged"));
   EXPECT_THAT(with("[[train]]", "[train]"), HasSubstr("line 3: 'train' must be a list of tables"));
   EXPECT_THAT(with("'a.bin'", "'b.bin'"), HasSubstr("b.bin: cannot be opened"));
   EXPECT_THAT(with("vocabulary = 10", "vocabulary = "), HasSubstr("line 2: "));
@@ -330,14 +333,17 @@ TEST_F(Formats, DescribeSaysWhatIsMissing) {
   EXPECT_THAT(usage({.paths = {a}, .validation_fraction = 0.6, .vocabulary = 10, .output = out}), HasSubstr("(0, 0.5]"));
   EXPECT_THAT(usage({.paths = {a}, .validation_fraction = 0.5, .vocabulary = 10, .end_token = 10, .output = out}),
               HasSubstr("end token"));
-  EXPECT_THAT(usage({.paths = {a}, .validation = {a}, .validation_fraction = 0.5, .vocabulary = 10, .output = out}),
+  write("b.bin", tokens_of({1}, 2));
+  EXPECT_THAT(usage({.paths = {a}, .validation = {folder_ / "b.bin"}, .validation_fraction = 0.5, .vocabulary = 10, .output = out}),
               HasSubstr("give no fraction"));
   EXPECT_THAT(usage({.paths = {a}, .validation_fraction = 0.5, .vocabulary = 10, .tokenizer = "bytes", .output = out}),
               HasSubstr("the tokenizer has 256 ids, more than the vocabulary of 10"));
-  EXPECT_THAT(
-      message_of(ErrorKind::input, [&] { describe_tokens({.paths = {a}, .validation = {a}, .vocabulary = 4, .output = out}); }),
-      HasSubstr("a.bin: byte 6: token id 4"));
-  EXPECT_THAT(folder_.entries(), ElementsAre("a.bin"));
+  EXPECT_THAT(usage({.paths = {a}, .validation = {folder_ / "./a.bin"}, .vocabulary = 10, .output = out}),
+              HasSubstr("is named twice"));
+  EXPECT_THAT(message_of(ErrorKind::input,
+                         [&] { describe_tokens({.paths = {a}, .validation_fraction = 0.5, .vocabulary = 4, .output = out}); }),
+              HasSubstr("a.bin: byte 6: token id 4"));
+  EXPECT_THAT(folder_.entries(), UnorderedElementsAre("a.bin", "b.bin"));
 }
 
 TEST_F(Formats, DescribedFolderCanMove) {
