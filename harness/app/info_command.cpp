@@ -125,7 +125,7 @@ int print_model(const ModelArguments& arguments) {
   fmt::print("\n{:<37}", "memory of a rank [MB]");
   for (const int ranks : arguments.ranks) fmt::print(" {:>11}", fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"));
   fmt::print("\n");
-  std::vector<double> parameters, gradients, activations, sum;
+  std::vector<double> parameters, gradients, narrow_weights, activations, sum;
   std::vector<std::string> shapes;
   for (const int ranks : arguments.ranks) {
     const std::int64_t sequences =
@@ -133,12 +133,14 @@ int print_model(const ModelArguments& arguments) {
     const ModelMemory memory = model_memory(config.model, sequences, train.sequence_length);
     parameters.push_back(static_cast<double>(memory.parameters));
     gradients.push_back(static_cast<double>(memory.gradients));
+    narrow_weights.push_back(static_cast<double>(memory.narrow_weights));
     activations.push_back(static_cast<double>(memory.activations));
-    sum.push_back(parameters.back() + gradients.back() + activations.back());
+    sum.push_back(parameters.back() + gradients.back() + narrow_weights.back() + activations.back());
     shapes.push_back(fmt::format("{} x {}", sequences, train.sequence_length));
   }
   print_memory("parameters", parameters);
   print_memory("gradients", gradients);
+  if (config.model.compute == Compute::bf16) print_memory("weights in bfloat16", narrow_weights);
   print_memory("activations", activations);
   fmt::print("{:<37}", "  sequences x tokens at a time");
   for (const std::string& shape : shapes) fmt::print(" {:>11}", shape);

@@ -39,6 +39,12 @@ struct Arguments {
   std::string command_line;
 };
 
+void list_options(const OptionTable& table) {
+  for (const OptionTable::Option& option : table.options()) {
+    fmt::print("      {:26} {} ({}; default {})\n", option.name, option.help, option.accepts, to_string(option.value()));
+  }
+}
+
 template <class Base>
 void list_methods(const char* heading, const MethodList<Base>& methods) {
   fmt::print("{}\n", heading);
@@ -47,9 +53,7 @@ void list_methods(const char* heading, const MethodList<Base>& methods) {
     OptionTable table;
     const auto recipe = method.recipe();
     recipe->declare(table);
-    for (const OptionTable::Option& option : table.options()) {
-      fmt::print("      {:26} {} ({}; default {})\n", option.name, option.help, option.accepts, to_string(option.value()));
-    }
+    list_options(table);
   }
 }
 
@@ -64,12 +68,14 @@ int list_all() {
   OptionTable table;
   train.declare(table);
   common.declare(table);
-  for (const OptionTable::Option& option : table.options()) {
-    fmt::print("      {:26} {} ({}; default {})\n", option.name, option.help, option.accepts, to_string(option.value()));
-  }
-  fmt::print("models: ");
+  list_options(table);
+  fmt::print("model=      ");
   for (const std::string& name : model_presets()) fmt::print("{} ", name);
-  fmt::print("(each of their settings is an option, too)\n");
+  ModelConfig model = model_config(train.model);
+  OptionTable settings;
+  model.declare(settings);
+  fmt::print("\noptions of every model, with the defaults of {}; init_seed's is the seed\n", train.model);
+  list_options(settings);
   return 0;
 }
 

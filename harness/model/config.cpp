@@ -103,6 +103,10 @@ void ModelConfig::declare(OptionTable& table) {
   table.add("rope_base", rope_base, "base of the rotary frequencies", {.above = 1});
   table.add("init_std", init_std, "standard deviation of initial weights", {.above = 0});
   table.add("init_seed", init_seed, "seed of the initial weights", {.min = 0});
+  table.add("compute", compute, "factors of the matrix products with weights; everything else is fp32",
+            {{"fp32", Compute::fp32}, {"bf16", Compute::bf16}});
+  table.add("recompute", recompute, "activations to make again in the backward pass instead of keeping them",
+            {{"none", Recompute::none}, {"layer", Recompute::layer}});
 }
 
 void ModelConfig::validate() const {

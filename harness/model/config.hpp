@@ -16,6 +16,12 @@ namespace scape {
 enum class Norm { layer_norm, rms_norm };
 enum class Positions { learned, rotary };
 enum class Activation { gelu, swiglu };  // gelu is GPT-2's tanh form; swiglu is silu(gate)·up
+/// Of the factors of the matrix products with weights. bf16: weights and activations are rounded just before a product; its sums,
+/// the weights that are trained, every gradient, attention, norms and loss are fp32.
+enum class Compute { fp32, bf16 };
+/// What the backward pass computes again (Chen et al., arXiv 1604.06174). layer: only the input of each layer is kept; a layer's
+/// other activations are made a second time when its turn comes, with the same bits.
+enum class Recompute { none, layer };
 
 struct ModelConfig {
   std::int64_t vocab = 256;   // token ids are in [0, vocab)
@@ -34,6 +40,8 @@ struct ModelConfig {
   double rope_base = 10000;
   double init_std = 0.02;  // matrices N(0, init_std²); projections into the residual stream divided by √(2·layers)
   std::int64_t init_seed = 1234;
+  Compute compute = Compute::fp32;
+  Recompute recompute = Recompute::none;
 
   [[nodiscard]] std::int64_t head_size() const { return width / heads; }
   /// Rows of the fused projection of a token's query heads, key heads and value heads, in this order.

@@ -56,14 +56,15 @@ class Model {
 };
 
 /// A freshly initialised model: the same bits for the same config on every rank. Throws Error(usage) for a config that is
-/// not valid or a device without model code.
+/// not valid, a device without model code, or compute = bf16 where there are no such products.
 [[nodiscard]] std::unique_ptr<Model> make_model(const ModelConfig& config, Device device = cpu_device);
 
 /// Bytes on one rank of a model that computes batches of `sequences` rows of `length` tokens; nothing is allocated.
 struct ModelMemory {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;
-  std::int64_t activations = 0;  // what the backward pass needs, its own gradients and scratch, and tables
+  std::int64_t narrow_weights = 0;  // copy in bfloat16 for the products
+  std::int64_t activations = 0;     // what the backward pass needs, its own gradients and scratch, and tables
 };
 [[nodiscard]] ModelMemory model_memory(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
 

@@ -9,6 +9,7 @@
 #include "model/model.hpp"
 #include "ops/activation.hpp"
 #include "ops/attention.hpp"
+#include "ops/bf16.hpp"
 #include "ops/cross_entropy.hpp"
 #include "ops/embedding.hpp"
 #include "ops/matmul.hpp"
@@ -20,6 +21,7 @@ namespace scape {
 
 namespace {
 
+using ops::Bf16;
 using ops::LinearShape;
 using ops::Write;
 
@@ -48,6 +50,7 @@ struct NormActivations {
 };
 
 struct LayerActivations {
+  Span<float> input;  // [R, C] with recomputation; all else is then the same memory for every layer
   NormActivations norm1, norm2;
   Span<float> qkv;             // [R, (H + 2·kv)·s], turned when positions are rotary
   Span<float> attention_kept;  // P or L, see ops/attention.hpp
@@ -66,6 +69,7 @@ class Carver {
     used_ += (size + 15) / 16 * 16;  // whole cache lines
     return part;
   }
+  Span<Bf16> take_narrow(std::int64_t size) { return {reinterpret_cast<Bf16*>(take((size + 1) / 2).data()), size, device_}; }
   [[nodiscard]] std::int64_t used() const { return used_; }
 
  private:
@@ -78,6 +82,12 @@ ops::AttentionShape attention_shape(const ModelConfig& config, std::int64_t sequ
   return {sequences, length, config.heads, config.kv_heads, config.head_size()};
 }
 
+// The matrices that take part in products; embeddings that are only looked up come before them.
+Range product_weights(const ModelConfig& config, const ParameterLayout& layout) {
+  const ParameterTensor& first = layout.tensor(config.tied_embedding ? "embedding" : "layers.0.attention.qkv");
+  return {first.range.begin, layout.runs().front().range.end};
+}
+
 // Everything between a batch and its loss and gradient, for one shape of batch.
 struct Workspace {
   std::vector<LayerActivations> layers;
@@ -85,6 +95,7 @@ struct Workspace {
   Span<float> x, logits, losses;                       // [R, C], [R, V], [R]
   Span<float> dx, dbranch, dqkv, dhidden, dactivated;  // gradients of x, of a branch's input, of qkv, hidden, activated
   Span<float> attention_scratch;
+  Span<Bf16> narrow_x, narrow_dy;  // the factors of one product, with compute = bf16
 
   Workspace() = default;
   Workspace(Carver& memory, const ModelConfig& config, std::int64_t sequences, std::int64_t length)
@@ -93,14 +104,21 @@ struct Workspace {
     const std::int64_t stream_size = rows * config.width;
     const ops::AttentionShape attention = attention_shape(config, sequences, length);
     const auto norm = [&] { return NormActivations{memory.take(stream_size), memory.take(rows), memory.take(stream_size)}; };
-    for (LayerActivations& a : layers) {
-      a.norm1 = norm();
-      a.qkv = memory.take(rows * config.qkv_width());
-      a.attention_kept = memory.take(attention.kept());
-      a.attention = memory.take(stream_size);
-      a.norm2 = norm();
-      a.hidden = memory.take(rows * config.ffn_in_width());
-      a.activated = memory.take(rows * config.ffn);
+    const auto layer = [&] {
+      return LayerActivations{.input = {},
+                              .norm1 = norm(),
+                              .norm2 = norm(),
+                              .qkv = memory.take(rows * config.qkv_width()),
+                              .attention_kept = memory.take(attention.kept()),
+                              .attention = memory.take(stream_size),
+                              .hidden = memory.take(rows * config.ffn_in_width()),
+                              .activated = memory.take(rows * config.ffn)};
+    };
+    if (config.recompute == Recompute::layer) {
+      std::fill(layers.begin(), layers.end(), layer());
+      for (LayerActivations& a : layers) a.input = memory.take(stream_size);
+    } else {
+      std::generate(layers.begin(), layers.end(), layer);
     }
     final = norm();
     x = memory.take(stream_size);
@@ -112,6 +130,10 @@ struct Workspace {
     dhidden = memory.take(rows * config.ffn_in_width());
     dactivated = config.activation == Activation::swiglu ? memory.take(rows * config.ffn) : dhidden;
     attention_scratch = memory.take(attention.scratch());
+    if (config.compute == Compute::bf16) {
+      narrow_x = memory.take_narrow(rows * std::max(config.width, config.ffn));
+      narrow_dy = memory.take_narrow(rows * std::max({config.width, config.qkv_width(), config.ffn_in_width(), config.vocab}));
+    }
   }
 };
 
@@ -122,7 +144,9 @@ class Transformer final : public Model {
         layout_(parameter_layout(config)),
         params_(layout_.size(), device),
         grads_(layout_.size(), device),
-        loss_(1, device) {
+        loss_(1, device),
+        product_weights_(product_weights(config_, layout_)),
+        narrow_weights_(config_.compute == Compute::bf16 ? product_weights_.size() : 0, device) {
     find_tensors();
     initialise();
     if (config_.positions == Positions::rotary) make_rotary_table(device);
@@ -272,12 +296,32 @@ class Transformer final : public Model {
   [[nodiscard]] LinearShape linear_shape(const LinearRanges& r) const { return {sequences_ * length_, r.in, r.out}; }
   [[nodiscard]] LinearRanges head() const { return {head_, {}, config_.width, config_.vocab}; }
 
+  [[nodiscard]] Span<const Bf16> narrow_weight(const LinearRanges& r) const {
+    return narrow_weights_.span().subspan(r.weight.begin - product_weights_.begin, r.weight.size());
+  }
+  [[nodiscard]] static Span<const Bf16> narrow(Span<Bf16> memory, Span<const float> values, const Stream& stream) {
+    const Span<Bf16> to = memory.subspan(0, values.size());
+    ops::narrow(to, values, stream);
+    return to;
+  }
+
   void linear_forward(Span<float> y, Span<const float> x, const LinearRanges& r, Write write, const Stream& stream) {
-    ops::linear_forward(y, x, param(r.weight), param(r.bias), linear_shape(r), write, stream);
+    if (config_.compute == Compute::bf16) {
+      ops::linear_forward(y, narrow(work_.narrow_x, x, stream), narrow_weight(r), param(r.bias), linear_shape(r), write, stream);
+    } else {
+      ops::linear_forward(y, x, param(r.weight), param(r.bias), linear_shape(r), write, stream);
+    }
   }
   void linear_backward(Span<float> dx, Span<const float> dy, Span<const float> x, const LinearRanges& r, const Stream& stream) {
-    ops::linear_backward_weight(grad(r.weight), grad(r.bias), dy, x, linear_shape(r), stream);
-    ops::linear_backward_input(dx, dy, param(r.weight), linear_shape(r), stream);
+    if (config_.compute == Compute::bf16) {
+      const Span<const Bf16> narrow_dy = narrow(work_.narrow_dy, dy, stream);
+      ops::linear_backward_weight(grad(r.weight), narrow_dy, narrow(work_.narrow_x, x, stream), linear_shape(r), stream);
+      ops::linear_backward_input(dx, narrow_dy, narrow_weight(r), linear_shape(r), stream);
+    } else {
+      ops::linear_backward_weight(grad(r.weight), dy, x, linear_shape(r), stream);
+      ops::linear_backward_input(dx, dy, param(r.weight), linear_shape(r), stream);
+    }
+    if (!r.bias.empty()) ops::linear_backward_bias(grad(r.bias), dy, linear_shape(r), stream);
   }
   void norm_forward(const NormActivations& a, Span<const float> x, const NormRanges& r, const Stream& stream) {
     ops::norm_forward(a.output, a.normalised, a.inverse, x, param(r.scale), param(r.shift), norm_shape(), stream);
@@ -290,27 +334,34 @@ class Transformer final : public Model {
 
   void forward(const Batch& batch, const Stream& stream) {
     lay_out(batch, stream);
+    if (config_.compute == Compute::bf16) ops::narrow(narrow_weights_, param(product_weights_), stream);
     ops::embedding_forward(work_.x, batch.inputs, param(embedding_), param(positions_), embedding_shape(), stream);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const LayerRanges& r = layers_[i];
-      const LayerActivations& a = work_.layers[i];
-      norm_forward(a.norm1, work_.x, r.norm1, stream);
-      linear_forward(a.qkv, a.norm1.output, r.qkv, Write::assign, stream);
-      if (config_.positions == Positions::rotary) ops::rotary_forward(a.qkv, cosine_, sine_, rotary_shape(), stream);
-      ops::attention_forward(a.attention, a.attention_kept, work_.attention_scratch, a.qkv, attention_shape(), stream);
-      linear_forward(work_.x, a.attention, r.attention_out, Write::add, stream);
-
-      norm_forward(a.norm2, work_.x, r.norm2, stream);
-      linear_forward(a.hidden, a.norm2.output, r.ffn_in, Write::assign, stream);
-      if (config_.activation == Activation::gelu) {
-        ops::gelu_forward(a.activated, a.hidden, stream);
-      } else {
-        ops::swiglu_forward(a.activated, a.hidden, batch.tokens(), config_.ffn, stream);
-      }
-      linear_forward(work_.x, a.activated, r.ffn_out, Write::add, stream);
+      if (config_.recompute == Recompute::layer) copy(work_.layers[i].input, work_.x, stream);
+      forward_layer(i, stream);
+      linear_forward(work_.x, work_.layers[i].activated, layers_[i].ffn_out, Write::add, stream);
     }
     norm_forward(work_.final, work_.x, final_norm_, stream);
     linear_forward(work_.logits, work_.final.output, head(), Write::assign, stream);
+  }
+
+  // All that the backward pass needs of a layer, from its input in work_.x: everything but its last product.
+  void forward_layer(std::size_t i, const Stream& stream) {
+    const LayerRanges& r = layers_[i];
+    const LayerActivations& a = work_.layers[i];
+    norm_forward(a.norm1, work_.x, r.norm1, stream);
+    linear_forward(a.qkv, a.norm1.output, r.qkv, Write::assign, stream);
+    if (config_.positions == Positions::rotary) ops::rotary_forward(a.qkv, cosine_, sine_, rotary_shape(), stream);
+    ops::attention_forward(a.attention, a.attention_kept, work_.attention_scratch, a.qkv, attention_shape(), stream);
+    linear_forward(work_.x, a.attention, r.attention_out, Write::add, stream);
+
+    norm_forward(a.norm2, work_.x, r.norm2, stream);
+    linear_forward(a.hidden, a.norm2.output, r.ffn_in, Write::assign, stream);
+    if (config_.activation == Activation::gelu) {
+      ops::gelu_forward(a.activated, a.hidden, stream);
+    } else {
+      ops::swiglu_forward(a.activated, a.hidden, sequences_ * length_, config_.ffn, stream);
+    }
   }
 
   // From dlogits in work_.logits. work_.dx is the gradient of the residual stream; every branch adds to it through its norm.
@@ -324,6 +375,10 @@ class Transformer final : public Model {
     for (std::size_t i = layers_.size(); i-- > 0;) {
       const LayerRanges& r = layers_[i];
       const LayerActivations& a = work_.layers[i];
+      if (config_.recompute == Recompute::layer && i + 1 < layers_.size()) {
+        copy(work_.x, a.input, stream);
+        forward_layer(i, stream);
+      }
       linear_backward(work_.dactivated, work_.dx, a.activated, r.ffn_out, stream);
       if (config_.activation == Activation::gelu) {
         ops::gelu_backward(work_.dhidden, work_.dactivated, a.hidden, stream);
@@ -361,6 +416,9 @@ class Transformer final : public Model {
   Buffer<double> loss_;
   PinnedBuffer<double> host_loss_{1, params_.device()};
 
+  Range product_weights_;
+  Buffer<Bf16> narrow_weights_;  // product_weights_ as of this forward pass, with compute = bf16
+
   Range embedding_, positions_, head_;  // positions_ may be empty; head_ is embedding_ when tied
   std::vector<LayerRanges> layers_;
   NormRanges final_norm_;
@@ -375,16 +433,20 @@ class Transformer final : public Model {
 
 ModelMemory model_memory(const ModelConfig& config, std::int64_t sequences, std::int64_t length) {
   constexpr std::int64_t bytes = sizeof(float);
-  const std::int64_t parameters = parameter_layout(config).size();
+  const ParameterLayout layout = parameter_layout(config);
+  const std::int64_t parameters = layout.size() * bytes;
+  const std::int64_t narrow = config.compute == Compute::bf16 ? product_weights(config, layout).size() : 0;
+  const std::int64_t tables = config.positions == Positions::rotary ? config.context * config.head_size() : 0;
   Carver count;
   const Workspace counted(count, config, sequences, length);
-  const std::int64_t tables = config.positions == Positions::rotary ? config.context * config.head_size() : 0;
-  return {parameters * bytes, parameters * bytes, (count.used() + tables) * bytes};
+  return {parameters, parameters, narrow * std::int64_t{sizeof(Bf16)}, (count.used() + tables) * bytes};
 }
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, Device device) {
   require(device.kind == DeviceKind::cpu, ErrorKind::usage,
           "models run on the CPU only: the CUDA operators are not part of this build");
+  require(config.compute != Compute::bf16 || ops::bf16_products(device), ErrorKind::usage,
+          "compute=bf16: there are no bfloat16 matrix products for this processor (on x86, oneDNN has them from AVX-512 on)");
   return std::make_unique<Transformer>(config, device);
 }
 

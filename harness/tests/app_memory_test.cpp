@@ -3,6 +3,7 @@
 
 #include "app/method_memory.hpp"
 #include "model/model.hpp"
+#include "ops/bf16.hpp"
 #include "scape/baselines.hpp"
 
 namespace scape {
@@ -57,8 +58,11 @@ TEST(MethodMemory, IsWhatEveryRegisteredMethodAllocates) {
 }
 
 TEST(ModelMemory, IsWhatAModelAllocates) {
-  for (const char* name : {"gpt-nano", "llama-nano"}) {
-    const ModelConfig config = model_config(name);
+  for (const std::string variant : {"gpt-nano", "llama-nano", "llama-nano recompute", "gpt-nano bf16"}) {
+    ModelConfig config = model_config(variant.substr(0, variant.find(' ')));
+    if (variant.ends_with("recompute")) config.recompute = Recompute::layer;
+    if (variant.ends_with("bf16")) config.compute = Compute::bf16;
+    if (config.compute == Compute::bf16 && !ops::bf16_products(cpu_device)) continue;
     const std::int64_t before = detail::allocated_bytes();
     const auto model = make_model(config);
     const std::vector<std::int32_t> ids(static_cast<std::size_t>(3 * 50));
@@ -67,9 +71,9 @@ TEST(ModelMemory, IsWhatAModelAllocates) {
     const ModelMemory memory = model_memory(config, 3, 50);
     EXPECT_EQ(memory.parameters, 4 * model->layout().size());
     EXPECT_EQ(memory.gradients, 4 * model->layout().size());
-    EXPECT_NEAR(static_cast<double>(memory.parameters + memory.gradients + memory.activations),
+    EXPECT_NEAR(static_cast<double>(memory.parameters + memory.gradients + memory.narrow_weights + memory.activations),
                 static_cast<double>(detail::allocated_bytes() - before), 64)
-        << name;
+        << variant;
   }
 }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "model_test_support.hpp"
+#include "ops/bf16.hpp"
 
 namespace scape {
 namespace {
@@ -54,8 +55,8 @@ TEST_P(ModelTraining, PositionsMatter) {
   EXPECT_GT(difference, 1e-2);
 }
 
-TEST_P(ModelTraining, LearnsOneBatchByHeart) {
-  ModelConfig config = small_config(GetParam());
+// The loss after learning.
+double learn_one_batch_by_heart(ModelConfig config) {
   config.init_std = 0.02;
   config.width = 48;
   config.ffn = 96;
@@ -80,7 +81,15 @@ TEST_P(ModelTraining, LearnsOneBatchByHeart) {
       params[i] -= static_cast<float>(1e-2 * (m[i] / (1 - correction1)) / (std::sqrt(v[i] / (1 - correction2)) + 1e-8));
     }
   }
-  EXPECT_LT(model->evaluate(sample.batch(), stream), 0.1);
+  return model->evaluate(sample.batch(), stream);
+}
+
+TEST_P(ModelTraining, LearnsOneBatchByHeart) {
+  ModelConfig config = small_config(GetParam());
+  EXPECT_LT(learn_one_batch_by_heart(config), 0.1);
+  if (!ops::bf16_products(cpu_device)) return;
+  config.compute = Compute::bf16;
+  EXPECT_LT(learn_one_batch_by_heart(config), 0.1);
 }
 
 TEST_P(ModelTraining, GrowsAndShrinksWithTheBatch) {

@@ -40,7 +40,8 @@ TEST(OpsGradient, Linear) {
     Floats dw = filled(11 * 7);
     Floats dbias = filled(11);
     ops::linear_backward_input(span_of(dx), span_of(weight), span_of(w), shape, stream);
-    ops::linear_backward_weight(span_of(dw), span_of(dbias), span_of(weight), span_of(x), shape, stream);
+    ops::linear_backward_weight(span_of(dw), span_of(weight), span_of(x), shape, stream);
+    ops::linear_backward_bias(span_of(dbias), span_of(weight), shape, stream);
     expect_gradient(x, dx, f, "dx");
     expect_gradient(w, without_first(dw), f, "dw");
     expect_gradient(bias, without_first(dbias), f, "dbias");

@@ -1,12 +1,15 @@
 // Operators on inputs small enough to work out by hand, and the accuracy of the vectorised exponential.
 #include <sys/mman.h>
 
+#include <bit>
+#include <limits>
 #include <numbers>
 #include <numeric>
 
 #include "model_test_support.hpp"
 #include "ops/activation.hpp"
 #include "ops/attention.hpp"
+#include "ops/bf16.hpp"
 #include "ops/cpu/loops.hpp"
 #include "ops/cross_entropy.hpp"
 #include "ops/embedding.hpp"
@@ -43,6 +46,70 @@ TEST(OpsValue, LinearAddsBiasAndTransposesTheWeight) {
   EXPECT_EQ(y, (Floats{51, 112, 173}));
   ops::linear_forward(span_of(y), span_of(x), span_of(w), Span<const float>(), {1, 2, 3}, ops::Write::add, stream);
   EXPECT_EQ(y, (Floats{101, 222, 343}));
+}
+
+TEST(OpsValue, Bf16RoundsToNearestEven) {
+  const auto bits = [](float value) {
+    std::vector<ops::Bf16> narrow(1);
+    const Floats wide{value};
+    ops::narrow(std::span(narrow), span_of(wide), Stream());
+    return narrow[0].bits;
+  };
+  EXPECT_EQ(bits(1.0F), 0x3F80);
+  EXPECT_EQ(bits(-2.0F), 0xC000);
+  EXPECT_EQ(bits(1.0F + 0x1p-8F), 0x3F80) << "a tie goes to the even one";
+  EXPECT_EQ(bits(1.0F + 0x3p-8F), 0x3F82);
+  EXPECT_EQ(bits(1.0F + 0x1p-8F + 0x1p-23F), 0x3F81);
+  EXPECT_EQ(bits(-0.0F), 0x8000);
+  EXPECT_EQ(bits(0x1p-133F), 0x0001) << "the smallest subnormal";
+  EXPECT_EQ(bits(INFINITY), 0x7F80);
+  EXPECT_EQ(bits(std::numeric_limits<float>::max()), 0x7F80);
+  for (const std::uint32_t nan : {0x7F800001U, 0xFFFFFFFFU, 0x7FC00000U}) {
+    const auto narrow = static_cast<std::uint32_t>(bits(std::bit_cast<float>(nan))) << 16;
+    EXPECT_TRUE(std::isnan(std::bit_cast<float>(narrow)));
+  }
+}
+
+// Products of bfloat16 are exact in fp32, and so are sums of few: the result is that of the rounded factors.
+TEST(OpsValue, LinearInBf16SumsInFp32) {
+  if (!ops::bf16_products(cpu_device)) GTEST_SKIP() << "no bfloat16 products on this processor";
+  const ops::LinearShape shape{5, 70, 11};
+  const auto narrowed = [](const Floats& values) {
+    std::vector<ops::Bf16> narrow(values.size());
+    ops::narrow(std::span(narrow), span_of(values), Stream());
+    return narrow;
+  };
+  const auto widened = [](const std::vector<ops::Bf16>& narrow) {
+    Floats wide;
+    for (const ops::Bf16 value : narrow) wide.push_back(std::bit_cast<float>(std::uint32_t{value.bits} << 16));
+    return wide;
+  };
+  const auto x = narrowed(random_floats(5 * 70, 1));
+  const auto w = narrowed(random_floats(11 * 70, 2));
+  const auto dy = narrowed(random_floats(5 * 11, 3));
+  const Floats bias = random_floats(11, 4);
+  const Floats wide_x = widened(x);
+  const Floats wide_w = widened(w);
+  const Floats wide_dy = widened(dy);
+  const auto span = [](const std::vector<ops::Bf16>& values) { return Span<const ops::Bf16>(std::span(values)); };
+  const Stream stream;
+  for (const ops::Write write : {ops::Write::assign, ops::Write::add}) {
+    Floats y(5 * 11, 0.125F);
+    Floats expected = y;
+    ops::linear_forward(span_of(y), span(x), span(w), span_of(bias), shape, write, stream);
+    ops::linear_forward(span_of(expected), span_of(wide_x), span_of(wide_w), span_of(bias), shape, write, stream);
+    EXPECT_LT(relative_distance(y, expected), 1e-6);
+  }
+  Floats dx(5 * 70);
+  Floats expected_dx(5 * 70);
+  ops::linear_backward_input(span_of(dx), span(dy), span(w), shape, stream);
+  ops::linear_backward_input(span_of(expected_dx), span_of(wide_dy), span_of(wide_w), shape, stream);
+  EXPECT_LT(relative_distance(dx, expected_dx), 1e-6);
+  Floats dw(11 * 70, 0x1p-20F);  // too small to survive in a bfloat16 sum
+  Floats expected_dw = dw;
+  ops::linear_backward_weight(span_of(dw), span(dy), span(x), shape, stream);
+  ops::linear_backward_weight(span_of(expected_dw), span_of(wide_dy), span_of(wide_x), shape, stream);
+  EXPECT_LT(relative_distance(dw, expected_dw), 1e-6);
 }
 
 TEST(OpsValue, LayerNormAndRmsNorm) {

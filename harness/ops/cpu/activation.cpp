@@ -1,8 +1,6 @@
 // GELU and SwiGLU on the CPU.
 #include "ops/activation.hpp"
 
-#include <algorithm>
-
 #include "ops/cpu/loops.hpp"
 
 namespace scape::ops {
@@ -11,17 +9,6 @@ namespace {
 
 constexpr float gelu_linear = 1.5957691216057308F;  // 2√(2/π)
 constexpr float gelu_cubic = 0.07135481282713F;     // 0.044715 · 2√(2/π)
-
-// body(i) for every element, in blocks that threads share out.
-template <class Body>
-void for_elements(std::int64_t count, const Body& body) {
-  constexpr std::int64_t block = 4096;
-  for_rows((count + block - 1) / block, block, [&](std::int64_t b) {
-    const std::int64_t end = std::min(count, (b + 1) * block);
-#pragma omp simd
-    for (std::int64_t i = b * block; i < end; ++i) body(i);
-  });
-}
 
 }  // namespace
 

@@ -78,8 +78,8 @@ void for_tiles(const AttentionShape& shape, const Body& body) {
 
 void scores(float* s, const Tile& tile, const Heads<const float>& in) {
   for (std::int64_t member = 0; member < in.group(); ++member) {
-    gemm(tile.scores(s, member), in.from(tile.query).query(member), transposed(in.from(tile.key).key()), nullptr,
-         {tile.rows, tile.columns, tile.shape.head_size, tile.shape.kv_heads}, false);
+    gemm<float>(tile.scores(s, member), in.from(tile.query).query(member), transposed(in.from(tile.key).key()), nullptr,
+                {tile.rows, tile.columns, tile.shape.head_size, tile.shape.kv_heads}, false);
   }
 }
 
@@ -162,8 +162,8 @@ void attention_forward(Span<float> out, Span<float> kept, Span<float> scratch, S
         scores(p, tile, in);
         running_softmax(p, log_sums, o, tile, inverse_root(shape.head_size));
         for (std::int64_t member = 0; member < in.group(); ++member) {
-          gemm(tile.output(o, member), constant(tile.scores(p, member)), in.from(tile.key).value(), nullptr,
-               {tile.rows, shape.head_size, tile.columns, shape.kv_heads}, tile.key > 0);
+          gemm<float>(tile.output(o, member), constant(tile.scores(p, member)), in.from(tile.key).value(), nullptr,
+                      {tile.rows, shape.head_size, tile.columns, shape.kv_heads}, tile.key > 0);
         }
       });
     }
@@ -196,18 +196,19 @@ void attention_backward(Span<float> dqkv, Span<const float> dout, Span<const flo
           probabilities(again, k, tile, factor);
         }
         for (std::int64_t member = 0; member < in.group(); ++member) {
-          gemm(to.from(tile.key).value(), transposed(tile.scores(p, member)), tile.output(d, member), nullptr,
-               {columns, size, rows, shape.kv_heads}, shared(member));
-          gemm(tile.scores(ds, member), tile.output(d, member), transposed(keys.value()), nullptr,
-               {rows, columns, size, shape.kv_heads}, false);
+          gemm<float>(to.from(tile.key).value(), transposed(tile.scores(p, member)), tile.output(d, member), nullptr,
+                      {columns, size, rows, shape.kv_heads}, shared(member));
+          gemm<float>(tile.scores(ds, member), tile.output(d, member), transposed(keys.value()), nullptr,
+                      {rows, columns, size, shape.kv_heads}, false);
         }
         if (tile.key == 0) products(means, d, o, tile);
         softmax_backward(ds, p, means, tile, factor);
         for (std::int64_t member = 0; member < in.group(); ++member) {
           const Strided<const float> s = constant(tile.scores(ds, member));
-          gemm(to.from(tile.query).query(member), s, keys.key(), nullptr, {rows, size, columns, shape.kv_heads}, tile.key > 0);
-          gemm(to.from(tile.key).key(), transposed(s), queries.query(member), nullptr, {columns, size, rows, shape.kv_heads},
-               shared(member));
+          gemm<float>(to.from(tile.query).query(member), s, keys.key(), nullptr, {rows, size, columns, shape.kv_heads},
+                      tile.key > 0);
+          gemm<float>(to.from(tile.key).key(), transposed(s), queries.query(member), nullptr, {columns, size, rows, shape.kv_heads},
+                      shared(member));
         }
       });
     }

@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <type_traits>
 #include <unordered_map>
 
 namespace scape::ops {
@@ -33,16 +34,22 @@ auto describe(const dnnl::memory::desc& a, const dnnl::memory::desc& b, const dn
   }
 }
 
+template <class T>
+constexpr auto data_type = dnnl::memory::data_type::f32;
+template <>
+constexpr auto data_type<Bf16> = dnnl::memory::data_type::bf16;
+
+template <class T>
 class Product {
  public:
-  Product(const Strided<float>& c, const Strided<const float>& a, const Strided<const float>& b, const float* bias,
-          const GemmShape& s, bool add)
+  Product(const Strided<float>& c, const Strided<const T>& a, const Strided<const T>& b, const float* bias, const GemmShape& s,
+          bool add)
       : stream_(engine()) {
-    const auto matrix = [&](std::int64_t rows, std::int64_t columns, const auto& x) {
+    const auto matrix = [&]<class U>(std::int64_t rows, std::int64_t columns, const Strided<U>& x) {
       using Dims = dnnl::memory::dims;
-      return s.batch == 1
-                 ? dnnl::memory::desc(Dims{rows, columns}, dnnl::memory::data_type::f32, Dims{x.row, x.column})
-                 : dnnl::memory::desc(Dims{s.batch, rows, columns}, dnnl::memory::data_type::f32, Dims{x.batch, x.row, x.column});
+      constexpr auto type = data_type<std::remove_const_t<U>>;
+      return s.batch == 1 ? dnnl::memory::desc(Dims{rows, columns}, type, Dims{x.row, x.column})
+                          : dnnl::memory::desc(Dims{s.batch, rows, columns}, type, Dims{x.batch, x.row, x.column});
     };
     const auto a_layout = matrix(s.m, s.k, a);
     const auto b_layout = matrix(s.k, s.n, b);
@@ -59,9 +66,9 @@ class Product {
     if (bias != nullptr) arguments_.emplace(DNNL_ARG_BIAS, dnnl::memory(bias_layout, engine(), nullptr));
   }
 
-  void run(float* c, const float* a, const float* b, const float* bias) {
-    arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<float*>(a));
-    arguments_.at(DNNL_ARG_WEIGHTS).set_data_handle(const_cast<float*>(b));
+  void run(float* c, const T* a, const T* b, const float* bias) {
+    arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<T*>(a));
+    arguments_.at(DNNL_ARG_WEIGHTS).set_data_handle(const_cast<T*>(b));
     arguments_.at(DNNL_ARG_DST).set_data_handle(c);
     if (bias != nullptr) arguments_.at(DNNL_ARG_BIAS).set_data_handle(const_cast<float*>(bias));
     primitive_.execute(stream_, arguments_);
@@ -76,12 +83,13 @@ class Product {
 
 }  // namespace
 
-void gemm(Strided<float> c, Strided<const float> a, Strided<const float> b, const float* bias, GemmShape s, bool add) {
+template <class T>
+void gemm(Strided<float> c, Strided<const T> a, Strided<const T> b, const float* bias, GemmShape s, bool add) {
   if (s.batch == 1) a.batch = b.batch = c.batch = 0;
   using Key = std::array<std::int64_t, 16>;
   const Key key{s.m,      s.n,     s.k,   s.batch,  a.row,   a.column,        a.batch, b.row,
                 b.column, b.batch, c.row, c.column, c.batch, bias != nullptr, add,     omp_get_max_threads()};
-  thread_local std::map<Key, Product> products;
+  thread_local std::map<Key, Product<T>> products;
   auto found = products.find(key);
   if (found == products.end()) {
     if (products.size() == most_kept) products.clear();
@@ -89,5 +97,21 @@ void gemm(Strided<float> c, Strided<const float> a, Strided<const float> b, cons
   }
   found->second.run(c.data, a.data, b.data, bias);
 }
+
+template <class T>
+bool gemm_is_available() {
+  constexpr std::int64_t n = 64;
+  try {
+    const Product<T> product({nullptr, n, 1}, {nullptr, n, 1}, {nullptr, n, 1}, nullptr, {n, n, n}, true);
+    return true;
+  } catch (const dnnl::error&) {
+    return false;
+  }
+}
+
+template void gemm(Strided<float>, Strided<const float>, Strided<const float>, const float*, GemmShape, bool);
+template void gemm(Strided<float>, Strided<const Bf16>, Strided<const Bf16>, const float*, GemmShape, bool);
+template bool gemm_is_available<float>();
+template bool gemm_is_available<Bf16>();
 
 }  // namespace scape::ops

@@ -15,6 +15,17 @@ void for_rows(std::int64_t rows, std::int64_t width, const Body& body) {
   for (std::int64_t row = 0; row < rows; ++row) body(row);
 }
 
+/// body(i) for every element, vectorised, in blocks that threads share out.
+template <class Body>
+void for_elements(std::int64_t count, const Body& body) {
+  constexpr std::int64_t block = 4096;
+  for_rows((count + block - 1) / block, block, [&](std::int64_t b) {
+    const std::int64_t end = (b + 1) * block < count ? (b + 1) * block : count;
+#pragma omp simd
+    for (std::int64_t i = b * block; i < end; ++i) body(i);
+  });
+}
+
 /// body(begin, end) for blocks of columns that cover [0, width). Sums down a column stay in one thread and in row order.
 template <class Body>
 void for_column_blocks(std::int64_t rows, std::int64_t width, const Body& body) {
