@@ -32,6 +32,7 @@ struct Arguments {
   std::vector<std::string> settings;
   std::string out;
   std::string checkpoints;
+  std::string init;
   bool overwrite = false;
   bool resume = false;
   bool allow_changes = false;
@@ -136,6 +137,25 @@ struct Run {
     validation.emplace(*tokens, Split::validation, order, rank, ranks);
     model = make_model(config->model, train.device == "cpu" ? cpu_device : Device{DeviceKind::cuda, 0});
     if (!checkpoint_folder(arguments).empty()) open_checkpoints(arguments, rank, ranks);
+    if (!arguments.init.empty() && !checkpoint) initialise_from(arguments.init, rank, ranks);
+  }
+
+  void initialise_from(const std::string& path, int rank, int ranks) {
+    const Checkpoint source = Checkpoint::open(path);
+    source.verify(rank, ranks);
+    ModelConfig mine = config->model;
+    OptionTable table;
+    mine.declare(table);
+    for (const OptionTable::Option& option : table.options()) {
+      const auto found = source.info().options.find(option.name);
+      const bool matters = option.name != "init_seed" && option.name != "init_std";
+      if (matters && (found == source.info().options.end() || found->second != to_string(option.value()))) {
+        throw Error(ErrorKind::usage,
+                    fmt::format("{}: its model has {}={}, this run {}", source.folder().string(), option.name,
+                                found == source.info().options.end() ? "none" : found->second, to_string(option.value())));
+      }
+    }
+    source.read(state_entry("params", StateScope::replicated, model->params()));
   }
 
   void open_checkpoints(const Arguments& arguments, int rank, int ranks) {
@@ -158,8 +178,8 @@ struct Run {
     std::string obstacle;
     if (const std::string changed = config->differences(checkpoint->info().options); !changed.empty() && !arguments.allow_changes) {
       obstacle = "was written with other options: " + changed + " (--allow-changes goes on with them)";
-    } else if (checkpoint->info().facts != info.facts) {
-      obstacle = "was written with other data: " + checkpoint->info().facts.at("data_source");
+    } else if (checkpoint->info().facts != info.facts && !arguments.allow_changes) {
+      obstacle = "was written with other data (--allow-changes goes on with these)";
     } else if (checkpoint->info().step > config->train.steps) {
       obstacle = fmt::format("is of step {}, behind the last step {}", checkpoint->info().step, config->train.steps);
     }
@@ -185,6 +205,7 @@ struct Run {
     info.tensors = model->layout().tensors();
     for (const OptionTable::Option& option : config->table().options()) info.attributes.emplace_back(option.name, option.value());
     info.attributes.emplace_back("label", config->label());
+    if (!arguments.init.empty()) info.attributes.emplace_back("initialised_from", arguments.init);
     info.attributes.emplace_back("communicator_used", communicator.name());
     info.attributes.emplace_back("device_name", device_name(model->params().device()));
     info.attributes.emplace_back("parameters", model->layout().size());
@@ -343,8 +364,10 @@ void add_train_command(CLI::App& app, Action& action, int argc, char** argv) {
   command->add_option("--set", arguments->settings, "option, name=value, stronger than the file; may be repeated");
   command->add_option("--out", arguments->out, "run file to write (HDF5)");
   command->add_option("--checkpoints", arguments->checkpoints, "folder for checkpoints (default: beside the run file, NAME.ckpt)");
+  command->add_option("--init", arguments->init, "checkpoint whose parameters the run begins with (`scape import` makes one, too)");
   command->add_flag("--resume", arguments->resume, "go on from the last checkpoint, if there is one");
-  command->add_flag("--allow-changes", arguments->allow_changes, "resume although options differ from those of the checkpoint");
+  command->add_flag("--allow-changes", arguments->allow_changes,
+                    "resume although options or data differ from those of the checkpoint");
   command->add_flag("--overwrite", arguments->overwrite,
                     "replace an existing run file and its checkpoints; with --resume only if the run cannot go on from them");
   command->add_flag("--list", arguments->list, "list all methods and options");

@@ -18,7 +18,7 @@ options=(steps=40 "data=$work/tokens.bin" model=gpt-nano layers=1 width=24 globa
   optimizer=scape density=0.1 mask_delay=2)
 train() { # NAME [OPTION…]: on 3 ranks
   local settings=() option
-  for option in "${options[@]}" "${@:2}"; do [[ $option == --* ]] && settings+=("$option") || settings+=(--set "$option"); done
+  for option in "${options[@]}" "${@:2}"; do [[ $option == --* || $option == /* ]] && settings+=("$option") || settings+=(--set "$option"); done
   mpirun --quiet -n 3 "$scape" train --out "$work/$1.h5" "${settings[@]}" >>"$1.log" 2>&1
 }
 started() { # NAME: waits until the run has made a checkpoint
@@ -64,7 +64,12 @@ wait $! || status=$?
 ((status == 4 || status == 0)) || fail "a signal ended the run with status $status"
 expect 0 stopped checkpoint_every=10 --resume
 
-# So does the clock.
+# Another run may begin with the parameters of this one, if its model is the same.
+expect 0 child steps=1 learning_rate=0 weight_decay=0 --init "$work/stopped.ckpt"
+expect 2 odd width=48 --init "$work/stopped.ckpt"
+says odd 'stopped.ckpt/step-00000040: its model has width=24, this run 48'
+
+# The clock stops a run, too.
 expect 4 late steps=1000000 max_minutes=0.02
 says late 'stopped at max_minutes after step'
 
@@ -75,6 +80,8 @@ def rows(name, column):
         assert run.attrs["complete"], name
         step = run["steps/step"][:]
         return list(run["steps"][column][step >= 0])
+with h5py.File("child.h5") as child, h5py.File("whole.h5") as whole:
+    assert child["validation/loss"][0] == whole["validation/loss"][1]
 for name in ("caught", "stopped"):
     assert rows(name, "step") == list(range(1, 41)), rows(name, "step")  # case 13
     for column in ("loss", "data_hash", "residual_norm"):
