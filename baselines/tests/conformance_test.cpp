@@ -82,21 +82,14 @@ bool has_option(const Case& method, const std::string& name) {
 // Values to try for an option: every one of a choice; for numbers those listed here.
 std::vector<std::string> values_of(const std::string& option, const std::string& accepts) {
   static const std::map<std::string, std::vector<std::string>> numbers{
-      {"density", {"0.02", "0.3", "1"}},
-      {"density_warmup_fraction", {"0", "0.5"}},
-      {"density_warmup_steps", {"5"}},
-      {"mask_delay", {"0", "3"}},
-      {"mask_refresh", {"2"}},
-      {"radius_period", {"1", "5"}},
-      {"powersgd_rank", {"1", "3"}},
-      {"demo_topk", {"2", "64"}},
-      {"demo_decay", {"0.9"}},
-      {"onebit_warmup_fraction", {"0.1", "0.5"}},
-      {"momentum_correction", {"0.5"}},
-      {"bucket_megabytes", {"0.0001"}},
-      {"oktopk_threshold_period", {"1"}},
-      {"oktopk_region_period", {"3"}},
-      {"oktopk_balance", {"1"}},
+      {"density", {"0.02", "0.3", "1"}}, {"density_warmup_fraction", {"0", "0.5"}},
+      {"density_warmup_steps", {"5"}},   {"mask_delay", {"0", "3"}},
+      {"mask_refresh", {"2"}},           {"radius_period", {"1", "5"}},
+      {"powersgd_rank", {"1", "3"}},     {"demo_topk", {"2", "64"}},
+      {"demo_decay", {"0.9"}},           {"onebit_warmup_fraction", {"0.1", "0.5"}},
+      {"momentum_correction", {"0.5"}},  {"bucket_megabytes", {"0.0001"}},
+      {"backlog_cap", {"1", "5"}},       {"oktopk_threshold_period", {"1"}},
+      {"oktopk_region_period", {"3"}},   {"oktopk_balance", {"1"}},
   };
   if (const auto known = numbers.find(option); known != numbers.end()) return known->second;
   std::vector<std::string> values;
@@ -165,6 +158,8 @@ std::vector<Case> all_cases() {
       for (const std::string& value : values_of(option, texts)) {
         Settings settings{{option, value}};
         if (option == "bucket_megabytes") settings.emplace_back("overlap", "bucketed");  // or it says nothing
+        if (option == "backlog_cap") settings.emplace_back("backlog_scaling", "linear");
+        if (option == "normaliser") settings.emplace_back("clip", "local");  // clips what a block's V is made of, too
         cases.push_back(with_companion(base.with(settings)));
         cases.back().variant = true;
       }

@@ -107,8 +107,9 @@ enum class Normaliser {
   coordinate,  ///< √v̂ + ε with AdamS's v of each coordinate
   /// Ours, not the paper's: √V̂_B + 1e-12, the same in a block B (a row of a matrix in its last dimension, or a whole vector), so
   /// that a backlog keeps its size:  V_B ← β2 V_B + (1−β2) s_B,  s_B = (1/N) · mean over the ranks of the mean of g² in B, with g
-  /// as it enters c and ĝ's clipping left out. V̂_B = V_B/(1−β2^t), or V_B with bias_correction = none. The mean squares travel with
-  /// the flag before the payload, a float a block, or in the sharded form with the sums behind the norm, a double a block.
+  /// as it enters c. Clipping ĝ does not reach V, so that with norms far above clip_norm steps are small; clip = local clips both.
+  /// V̂_B = V_B/(1−β2^t), or V_B with bias_correction = none. The mean squares travel with the flag before the payload, a float a
+  /// block, or in the sharded form with the sums behind the norm, a double a block.
   block,
 };
 
