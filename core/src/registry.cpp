@@ -12,7 +12,7 @@ namespace scape {
 void register_core(Registry& registry) {
   registry.optimizers.add<Scape>("scape", "top-k of AdamS's first moment on a delayed shared mask", "arXiv 2607.01678");
   registry.optimizers.add<Zero1>("zero1", "dense gradients reduced to the owner of each coordinate's moments",
-                                 "Rajbhandari et al. 2020");
+                                 "Rajbhandari et al. 2020; ZeRO++ (arXiv 2306.10209); SDP4Bit (arXiv 2410.15526)");
   registry.rules.add<AdamW>("adamw", "Adam with decoupled weight decay", "Loshchilov & Hutter 2019");
   registry.rules.add<AdamS>("adams", "Adam without a stored second moment", "arXiv 2505.16363");
   registry.syncs.add<Dense>("dense", "mean all-reduce of all gradients", "the dense reference");
