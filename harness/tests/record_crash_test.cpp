@@ -111,7 +111,7 @@ TEST(KilledRun, KeepsEveryStepUpToTheLastFlush) {
 TEST(KilledRun, KilledAtAnyMomentOpensAndCanBeContinued) {
   const TemporaryFolder folder;
   Rng random(42);
-  for (int trial = 0; trial < 8; ++trial) {
+  for (int trial = 0; trial < 50; ++trial) {
     const auto path = folder / fmt::format("{}.h5", trial);
     int pipe_ends[2];
     ASSERT_EQ(pipe(pipe_ends), 0);
