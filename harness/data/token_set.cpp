@@ -21,11 +21,12 @@ namespace fs = std::filesystem;
 constexpr const char* description_name = "tokens.toml";
 constexpr std::int64_t description_version = 1;
 
-std::shared_ptr<const TokenArray> open_array(const fs::path& path, std::int64_t vocabulary) {
+// `named`: what the user named to get to this file.
+std::shared_ptr<const TokenArray> open_array(const fs::path& path, std::int64_t vocabulary, const fs::path& named) {
   auto array = TokenArray::open(path, vocabulary);
   if (array->vocabulary == 0) {
     fail(path, "{} tokens{} do not say their vocabulary; write it down once: scape data describe {} --vocabulary N", array->format,
-         array->format.starts_with("raw") ? " (byte 0: no known format begins like this)" : "", path.string());
+         array->format.starts_with("raw") ? " (byte 0: no known format begins like this)" : "", named.string());
   }
   return array;
 }
@@ -164,7 +165,7 @@ class Description {
       const fs::path file = path_.parent_path() / text(part, "file");
       auto& array = arrays_[fs::weakly_canonical(file)];
       if (!array) {
-        array = open_array(file, vocabulary);
+        array = open_array(file, vocabulary, file);
         set.adopt(*array);
       }
       if (const auto size = array->file.size(); whole(part, "bytes", 1, std::numeric_limits<std::int64_t>::max(), size) != size) {
@@ -197,8 +198,8 @@ TokenSet find_in_folder(const fs::path& path) {
   const Folder folder(path);
   if (folder.train.empty()) fail(path, "no {} in this folder, and no token files named train", description_name);
   TokenSet set;
-  for (const auto& file : folder.train) set.add(open_array(file, 0), Split::train);
-  for (const auto& file : folder.validation) set.add(open_array(file, 0), Split::validation);
+  for (const auto& file : folder.train) set.add(open_array(file, 0, path), Split::train);
+  for (const auto& file : folder.validation) set.add(open_array(file, 0, path), Split::validation);
   return set;
 }
 
@@ -287,7 +288,7 @@ TokenSet find_tokens(const fs::path& path) {
   if (fs::is_directory(path)) return find_in_folder(path);
   if (path.extension() == ".toml") return Description(path).read();
   TokenSet set;
-  const auto array = open_array(path, 0);
+  const auto array = open_array(path, 0, path);
   set.add(array, Split::train);
   if (array->own != nullptr) set.unigram_entropy = array->own->unigram_entropy;
   return set;

@@ -151,7 +151,7 @@ TEST_F(Formats, RawTokensNeedTheirVocabularySaidOnce) {
   EXPECT_THAT(
       refused(""),
       AllOf(HasSubstr("train.bin: raw uint16 tokens (byte 0: no known format begins like this) do not say their vocabulary"),
-            HasSubstr("scape data describe")));
+            HasSubstr("scape data describe " + (folder_ / "").string() + " --vocabulary N")));
   EXPECT_THAT(message_of(ErrorKind::usage, [&] { describe_tokens({.paths = {folder_.path()}}); }), HasSubstr("--vocabulary N"));
   const auto path = describe_tokens({.paths = {folder_.path()}, .vocabulary = 50257, .end_token = 50256, .source = "web \"text\""});
   EXPECT_EQ(path, folder_ / "tokens.toml");
