@@ -1359,6 +1359,7 @@ TEST(ScapePayload, CodesLoseNothing) {
         EXPECT_NEAR(run.method.expected_wire_bytes(run.next_step - 1), wire, 1e-9 * wire);
 
         const auto e = run.residual();
+        const auto mask = run.mask();
         const auto m_now = run.m();
         const auto g_total = total(g);
         const auto e_total = total(e);
@@ -1368,7 +1369,7 @@ TEST(ScapePayload, CodesLoseNothing) {
           const double out = run.ranks() * static_cast<double>(m_now[j]) + e_total[j];
           EXPECT_NEAR(out, in, 2e-7 * run.ranks()) << "step " << i + 1 << ", coordinate " << j;
           squares += static_cast<double>(e[j]) * e[j];
-          if (run.mask()[j]) returned += std::abs(e[j]);
+          if (mask[j]) returned += std::abs(e[j]);
           if (HasFailure()) break;
         }
         EXPECT_GT(returned, 0);
@@ -1538,7 +1539,7 @@ ParameterLayout layout_of_rows(std::int64_t rows) {
 TEST(ScapeExtensions, BacklogScalingFollowsTheOracle) {
   for (const Form& form : all_forms) {
     for (const BacklogScaling scaling : {BacklogScaling::linear, BacklogScaling::sqrt}) {
-      for (const double cap : {1.0, 4.5, 1000.0}) {
+      for (const double cap : {4.5, 20.0}) {
         for (const auto& [delay, refresh] : {std::pair{0, 1}, {1, 1}, {5, 3}}) {
           SCOPED_TRACE(std::string(form.name) + (scaling == BacklogScaling::linear ? ", linear" : ", sqrt") + ", cap " +
                        std::to_string(cap) + ", delay " + std::to_string(delay));
