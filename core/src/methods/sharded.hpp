@@ -17,7 +17,8 @@
 // With payload = bf16 or fp8 an all-to-all of codes takes the place of the reduce-scatter (CodedScatter): owners add them in fp32,
 // e gets back on the mask what they lose, and the new values of θ travel in fp32. A number that is not finite shows in Σ p².
 //
-// Memory of a rank of N beside θ and g, in bytes: 4 (2 W + 3 W/N) and the masks; replicated form: 12 W and the masks.
+// Memory of a rank of N beside θ and g, in bytes: 4 (2 W + 3 W/N) and the masks; replicated form: 12 W and the masks. More: codes
+// 4 W and their records, ages 2 W/N (replicated: 2 W), blocks 4 each.
 #pragma once
 
 #include <optional>
@@ -40,7 +41,7 @@ class ShardedScape final : public ScapeForm {
   }
   /// With k coordinates on the mask and F = (N−1)/N: payload F·4k (reduce-scatter; in codes F·R, R the records of every owner's
   /// part) or 2F·4k (all-reduce), parameters F·4k, the two sums behind the norm and those of the blocks 2F·8 (2 + blocks), and the
-  /// mask made in this step.
+  /// mask made in this step. A refused step sends no parameters, and no mask that could wait.
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
   [[nodiscard]] const MaskSchedule& masks() const override { return masks_; }
 
