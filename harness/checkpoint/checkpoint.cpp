@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "io/file.hpp"
 #include "scape/build_info.hpp"
 #include "scape/error.hpp"
 
@@ -20,10 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t format_version = 1;
 constexpr std::string_view step_prefix = "step-";
-
-[[noreturn]] void fail(const fs::path& path, const std::string& what) {
-  throw Error(ErrorKind::input, path.string() + ": " + what);
-}
 
 std::string object_text(const Texts& texts) {
   std::string text;
@@ -42,7 +39,7 @@ StateScope scope_of(const SafetensorsFile& file, const std::string& tensor) {
   for (const StateScope scope : {StateScope::replicated, StateScope::per_rank, StateScope::shard}) {
     if (found != file.metadata().end() && found->second == to_string(scope)) return scope;
   }
-  fail(file.path(), "does not say how '" + tensor + "' relates to the ranks");
+  fail(file.path(), "does not say how '{}' relates to the ranks", tensor);
 }
 
 // Bytes [begin, begin + size) of the parts one after the other.
@@ -134,7 +131,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
   checkpoint.folder_ = path;
   if (!fs::exists(path / detail::manifest_name)) {
     const auto steps = checkpoints_in(path);
-    if (steps.empty()) fail(path, fs::exists(path) ? "holds no checkpoint" : "no such folder");
+    if (steps.empty()) fail(path, "{}", fs::exists(path) ? "holds no checkpoint" : "no such folder");
     checkpoint.folder_ = steps.rbegin()->second;
   }
   const fs::path manifest = checkpoint.folder_ / detail::manifest_name;
@@ -148,7 +145,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
       fail(manifest, "is not the manifest of a checkpoint");
     const std::int64_t version = root["version"];
     if (version != format_version) {
-      fail(manifest, fmt::format("has version {} of the format, this program reads {}", version, format_version));
+      fail(manifest, "has version {} of the format, this program reads {}", version, format_version);
     }
     info.step = root["step"];
     info.ranks = root["ranks"];
@@ -160,33 +157,33 @@ Checkpoint Checkpoint::open(const fs::path& path) {
           {.bytes = std::int64_t(file["bytes"]), .crc = static_cast<std::uint32_t>(std::uint64_t(file["crc32"]))});
     }
   } catch (const simdjson::simdjson_error& error) {
-    fail(manifest, std::string("cannot be read: ") + error.what());
+    fail(manifest, "cannot be read: {}", error.what());
   }
   if (info.ranks < 1 || files.size() != static_cast<std::size_t>(info.ranks)) {
-    fail(manifest, fmt::format("names {} files for {} ranks", files.size(), info.ranks));
+    fail(manifest, "names {} files for {} ranks", files.size(), info.ranks);
   }
 
   for (std::size_t rank = 0; rank < files.size(); ++rank) {
     std::error_code failure;
     const auto size = static_cast<std::int64_t>(fs::file_size(files[rank], failure));
-    if (failure) fail(files[rank], "missing from the checkpoint: " + failure.message());
+    if (failure) fail(files[rank], "missing from the checkpoint: {}", failure.message());
     if (size != checkpoint.summaries_[rank].bytes) {
-      fail(files[rank], fmt::format("has {} bytes, the manifest says {}", size, checkpoint.summaries_[rank].bytes));
+      fail(files[rank], "has {} bytes, the manifest says {}", size, checkpoint.summaries_[rank].bytes);
     }
     const SafetensorsFile& file = checkpoint.files_.emplace_back(SafetensorsFile::open(files[rank]));
     for (const StoredTensor& tensor : file.tensors()) {
       Stored& stored = checkpoint.tensors_[tensor.name];
-      if (stored.parts.size() != rank) fail(file.path(), "'" + tensor.name + "' is missing from an earlier rank's file");
+      if (stored.parts.size() != rank) fail(file.path(), "'{}' is missing from an earlier rank's file", tensor.name);
       const StateScope scope = scope_of(file, tensor.name);
       if (rank > 0 && (scope != stored.scope || tensor.dtype != stored.dtype)) {
-        fail(file.path(), "'" + tensor.name + "' is of another kind than in the files before");
+        fail(file.path(), "'{}' is of another kind than in the files before", tensor.name);
       }
       stored.scope = scope;
       stored.dtype = tensor.dtype;
       stored.parts.push_back(tensor.bytes);
     }
     for (const auto& [name, stored] : checkpoint.tensors_) {
-      if (stored.parts.size() != rank + 1) fail(file.path(), "'" + name + "' is missing");
+      if (stored.parts.size() != rank + 1) fail(file.path(), "'{}' is missing", name);
     }
   }
   return checkpoint;
@@ -196,19 +193,18 @@ void Checkpoint::verify(int part, int parts) const {
   for (auto i = static_cast<std::size_t>(part); i < files_.size(); i += static_cast<std::size_t>(parts)) {
     const FileSummary found = files_[i].summary();
     if (found.crc != summaries_[i].crc) {
-      fail(files_[i].path(),
-           fmt::format("is damaged: its CRC-32 is {:08x}, the manifest says {:08x}", found.crc, summaries_[i].crc));
+      fail(files_[i].path(), "is damaged: its CRC-32 is {:08x}, the manifest says {:08x}", found.crc, summaries_[i].crc);
     }
   }
 }
 
 const Checkpoint::Stored& Checkpoint::stored(const StateEntry& entry) const {
   const auto found = tensors_.find(entry.name);
-  if (found == tensors_.end()) fail(folder_, "has no '" + entry.name + "'");
+  if (found == tensors_.end()) fail(folder_, "has no '{}'", entry.name);
   const Stored& stored = found->second;
   if (stored.scope != entry.scope || stored.dtype != safetensors_dtype(entry.type)) {
-    fail(folder_, fmt::format("'{}' is {} {}, the run wants {} {}", entry.name, to_string(stored.scope), stored.dtype,
-                              to_string(entry.scope), safetensors_dtype(entry.type)));
+    fail(folder_, "'{}' is {} {}, the run wants {} {}", entry.name, to_string(stored.scope), stored.dtype, to_string(entry.scope),
+         safetensors_dtype(entry.type));
   }
   return stored;
 }
@@ -225,7 +221,7 @@ void Checkpoint::load(std::span<const StateEntry> entries, Communicator& comm) c
 
   const bool same_ranks = info_.ranks == comm.size();
   const auto differs = [&](const StateEntry& entry, std::int64_t stored, std::int64_t wanted) {
-    fail(folder_, fmt::format("'{}' has {} bytes, the run wants {}", entry.name, stored, wanted));
+    fail(folder_, "'{}' has {} bytes, the run wants {}", entry.name, stored, wanted);
   };
   std::vector<std::int64_t> begins(entries.size());  // of this rank's shard, in bytes
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -238,7 +234,7 @@ void Checkpoint::load(std::span<const StateEntry> entries, Communicator& comm) c
         if (size != wanted) differs(entry, size, wanted);
       }
       if (!same_ranks && entry.type != DType::f32 && entry.type != DType::f64) {
-        fail(folder_, fmt::format("'{}' of {} ranks cannot be added up for {}", entry.name, info_.ranks, ranks));
+        fail(folder_, "'{}' of {} ranks cannot be added up for {}", entry.name, info_.ranks, ranks);
       }
       continue;
     }
@@ -254,7 +250,7 @@ void Checkpoint::load(std::span<const StateEntry> entries, Communicator& comm) c
   }
   for (const auto& [name, unused] : tensors_) {
     if (std::ranges::find(entries, name, &StateEntry::name) == entries.end()) {
-      fail(folder_, "has '" + name + "', which this run does not know");
+      fail(folder_, "has '{}', which this run does not know", name);
     }
   }
 
@@ -278,7 +274,7 @@ void Checkpoint::read(const StateEntry& entry) const {
   const Stored& from = stored(entry);
   require(from.scope != StateScope::per_rank, ErrorKind::internal, "Checkpoint::read: a vector of each rank's own");
   if (from.bytes() != entry.bytes.size()) {
-    fail(folder_, fmt::format("'{}' has {} bytes, not {}", entry.name, from.bytes(), entry.bytes.size()));
+    fail(folder_, "'{}' has {} bytes, not {}", entry.name, from.bytes(), entry.bytes.size());
   }
   copy_from(from.parts, 0, entry.bytes);
 }

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <system_error>
 
+#include "io/file.hpp"
 #include "scape/error.hpp"
 
 namespace scape {
@@ -26,18 +27,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-[[noreturn]] void fail(const fs::path& path, const std::string& what) {
-  throw Error(ErrorKind::input, path.string() + ": " + what);
-}
-
-// Waits until names in the folder are on the disk.
-void sync_folder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  ::fsync(descriptor);  // some file systems refuse it for folders, and need none
-  ::close(descriptor);
-}
-
 void write_text(const fs::path& path, const std::string& text) {
   std::FILE* file = std::fopen(path.c_str(), "w");
   bool good = file != nullptr;
@@ -45,7 +34,7 @@ void write_text(const fs::path& path, const std::string& text) {
     good = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
     good = std::fclose(file) == 0 && good;
   }
-  if (!good) fail(path, "cannot be written: " + std::generic_category().message(errno));
+  if (!good) fail(path, "cannot be written: {}", reason(errno));
 }
 
 // The bytes of an entry that this rank writes.
@@ -104,17 +93,17 @@ void CheckpointWriter::clear() const {
 void CheckpointWriter::prepare(std::int64_t bytes) const {
   std::error_code failure;
   fs::create_directories(folder_, failure);
-  if (failure) fail(folder_, "cannot make this folder for checkpoints: " + failure.message());
+  if (failure) fail(folder_, "cannot make this folder for checkpoints: {}", failure.message());
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_, failure)) {
     if (entry.path().filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry.path(), failure);
   }
   const fs::path trial = unfinished(0);
   fs::create_directories(trial, failure);
-  if (failure) fail(folder_, "cannot write checkpoints here: " + failure.message());
+  if (failure) fail(folder_, "cannot write checkpoints here: {}", failure.message());
   fs::remove_all(trial, failure);
   const fs::space_info space = fs::space(folder_, failure);
   if (!failure && space.available < static_cast<std::uintmax_t>(bytes)) {
-    fail(folder_, fmt::format("a checkpoint needs {} MB, the disk has {} MB left", bytes / 1'000'000, space.available / 1'000'000));
+    fail(folder_, "a checkpoint needs {} MB, the disk has {} MB left", bytes / 1'000'000, space.available / 1'000'000);
   }
 }
 

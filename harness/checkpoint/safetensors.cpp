@@ -29,20 +29,6 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 
 constexpr std::int64_t most_header_bytes = 100'000'000;  // the format's own limit
 
-[[noreturn]] void fail(const fs::path& path, const std::string& what) {
-  throw Error(ErrorKind::input, path.string() + ": " + what);
-}
-
-[[noreturn]] void fail_with_reason(const fs::path& path, const char* what) {
-  const int code = errno;
-  fail(path, std::string(what) + ": " + std::generic_category().message(code));
-}
-
-std::uint32_t crc(std::uint32_t previous, const void* data, std::size_t bytes) {
-  if (bytes == 0) return previous;  // zlib begins anew when there is no data
-  return static_cast<std::uint32_t>(crc32_z(previous, static_cast<const unsigned char*>(data), bytes));
-}
-
 // Bytes of one element, 0 for a type that is not known.
 std::int64_t element_bytes(std::string_view dtype) {
   if (dtype == "BOOL") return 1;
@@ -56,7 +42,7 @@ std::int64_t element_bytes(std::string_view dtype) {
 class Output {
  public:
   explicit Output(const fs::path& path) : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-    if (file_ < 0) fail_with_reason(path, "cannot be written");
+    if (file_ < 0) fail(path, "cannot be written: {}", reason(errno));
   }
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
@@ -66,20 +52,20 @@ class Output {
     ::unlink(path_.c_str());
   }
   void write(const void* data, std::size_t bytes) {
-    summary_.crc = crc(summary_.crc, data, bytes);
+    summary_.crc = crc32_of(summary_.crc, data, bytes);
     summary_.bytes += static_cast<std::int64_t>(bytes);
     for (const char* next = static_cast<const char*>(data); bytes > 0;) {
       const ssize_t written = ::write(file_, next, std::min(bytes, std::size_t{1} << 30));
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail_with_reason(path_, "cannot be written");
+      if (written < 0) fail(path_, "cannot be written: {}", reason(errno));
       next += written;
       bytes -= static_cast<std::size_t>(written);
     }
   }
   FileSummary finish() {
-    if (::fsync(file_) != 0) fail_with_reason(path_, "cannot be written");
+    if (::fsync(file_) != 0) fail(path_, "cannot be written: {}", reason(errno));
     const int closed = ::close(std::exchange(file_, -1));
-    if (closed != 0) fail_with_reason(path_, "cannot be written");
+    if (closed != 0) fail(path_, "cannot be written: {}", reason(errno));
     return summary_;
   }
 
@@ -92,7 +78,7 @@ class Output {
 std::int64_t elements(const fs::path& path, const StoredTensor& tensor) {
   std::int64_t count = 1;
   for (const std::int64_t size : tensor.shape) {
-    if (size < 0 || __builtin_mul_overflow(count, size, &count)) fail(path, "the shape of '" + tensor.name + "' cannot be meant");
+    if (size < 0 || __builtin_mul_overflow(count, size, &count)) fail(path, "the shape of '{}' cannot be meant", tensor.name);
   }
   return count;
 }
@@ -167,30 +153,17 @@ FileSummary write_safetensors(const fs::path& path, std::span<const StoredTensor
 }
 
 SafetensorsFile SafetensorsFile::open(const fs::path& path) {
-  SafetensorsFile file;
-  file.path_ = path;
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) fail_with_reason(path, "cannot be opened");
-  const std::shared_ptr<const int> closer(&descriptor, [](const int* open) { ::close(*open); });
-  struct stat status {};
-  if (::fstat(descriptor, &status) != 0) fail_with_reason(path, "cannot be read");
-  if (!S_ISREG(status.st_mode)) fail(path, "is not a file");
-  file.size_ = status.st_size;
-  std::uint64_t length = 0;
-  constexpr std::int64_t prefix = sizeof length;
-  if (file.size_ < prefix) fail(path, fmt::format("is no safetensors file: it has {} bytes", file.size_));
-  void* mapped = ::mmap(nullptr, static_cast<std::size_t>(file.size_), PROT_READ, MAP_PRIVATE, descriptor, 0);
-  if (mapped == MAP_FAILED) fail_with_reason(path, "cannot be read");
-  file.mapping_ = {static_cast<const std::byte*>(mapped), [size = file.size_](const std::byte* data) {
-                     ::munmap(const_cast<std::byte*>(data), static_cast<std::size_t>(size));
-                   }};
-  std::memcpy(&length, mapped, sizeof length);
-  if (length > most_header_bytes || static_cast<std::int64_t>(length) > file.size_ - prefix) {
-    fail(path, fmt::format("is no safetensors file or is cut short: a header of {} bytes, {} bytes in all", length, file.size_));
+  SafetensorsFile file{MappedFile(path)};
+  const std::int64_t size = file.mapping_.size();
+  constexpr std::int64_t prefix = sizeof(std::uint64_t);
+  if (size < prefix) fail(path, "is no safetensors file: it has {} bytes", size);
+  const auto length = file.mapping_.at<std::uint64_t>(0);
+  if (length > most_header_bytes || static_cast<std::int64_t>(length) > size - prefix) {
+    fail(path, "is no safetensors file or is cut short: a header of {} bytes, {} bytes in all", length, size);
   }
-  const std::string_view header(static_cast<const char*>(mapped) + prefix, length);
-  const std::byte* data = file.mapping_.get() + prefix + length;
-  const std::int64_t data_bytes = file.size_ - prefix - static_cast<std::int64_t>(length);
+  const std::string_view header(reinterpret_cast<const char*>(file.mapping_.data()) + prefix, length);
+  const std::byte* data = file.mapping_.data() + prefix + length;
+  const std::int64_t data_bytes = size - prefix - static_cast<std::int64_t>(length);
 
   std::vector<std::pair<std::int64_t, std::int64_t>> extents;
   try {
@@ -205,34 +178,32 @@ SafetensorsFile SafetensorsFile::open(const fs::path& path) {
         continue;
       }
       StoredTensor tensor{.name = name, .dtype = std::string(std::string_view(value["dtype"])), .shape = {}, .bytes = {}};
-      for (const simdjson::dom::element size : simdjson::dom::array(value["shape"])) tensor.shape.push_back(std::int64_t(size));
+      for (const simdjson::dom::element side : simdjson::dom::array(value["shape"])) tensor.shape.push_back(std::int64_t(side));
       const std::int64_t begin = value["data_offsets"].at(0);
       const std::int64_t end = value["data_offsets"].at(1);
       if (begin < 0 || end < begin || end > data_bytes) {
-        fail(path, fmt::format("the bytes [{}, {}) of '{}' are not in the file, which has {} bytes of tensors", begin, end, name,
-                               data_bytes));
+        fail(path, "the bytes [{}, {}) of '{}' are not in the file, which has {} bytes of tensors", begin, end, name, data_bytes);
       }
       const std::int64_t width = element_bytes(tensor.dtype);
-      if (width == 0) fail(path, "'" + name + "' has the unknown type '" + tensor.dtype + "'");
+      if (width == 0) fail(path, "'{}' has the unknown type '{}'", name, tensor.dtype);
       const std::int64_t count = elements(path, tensor);
       if (count > std::numeric_limits<std::int64_t>::max() / width || count * width != end - begin) {
-        fail(path, fmt::format("'{}' has {} bytes, its shape and type want {} elements of {}", name, end - begin, count, width));
+        fail(path, "'{}' has {} bytes, its shape and type want {} elements of {}", name, end - begin, count, width);
       }
       tensor.bytes = {data + begin, static_cast<std::size_t>(end - begin)};
       extents.emplace_back(begin, end);
       file.tensors_.push_back(std::move(tensor));
     }
   } catch (const simdjson::simdjson_error& error) {
-    fail(path, std::string("the header of this safetensors file cannot be read: ") + error.what());
+    fail(path, "the header of this safetensors file cannot be read: {}", error.what());
   }
   std::ranges::sort(extents);
   std::int64_t reached = 0;
   for (const auto& [begin, end] : extents) {
-    if (begin != reached)
-      fail(path, fmt::format("tensors overlap or leave a gap at byte {} of their data", std::min(begin, reached)));
+    if (begin != reached) fail(path, "tensors overlap or leave a gap at byte {} of their data", std::min(begin, reached));
     reached = end;
   }
-  if (reached != data_bytes) fail(path, fmt::format("{} bytes behind the last tensor belong to none", data_bytes - reached));
+  if (reached != data_bytes) fail(path, "{} bytes behind the last tensor belong to none", data_bytes - reached);
   return file;
 }
 
@@ -242,7 +213,7 @@ const StoredTensor* SafetensorsFile::find(std::string_view name) const {
 }
 
 FileSummary SafetensorsFile::summary() const {
-  return {size_, crc(0, mapping_.get(), static_cast<std::size_t>(size_))};
+  return {mapping_.size(), crc32_of(0, mapping_.data(), static_cast<std::size_t>(mapping_.size()))};
 }
 
 }  // namespace scape

@@ -9,12 +9,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "io/file.hpp"
 #include "scape/dtype.hpp"
 
 namespace scape {
@@ -49,7 +50,7 @@ class SafetensorsFile {
   /// bytes lie outside the file or do not fit its shape, two tensors that overlap, bytes that belong to no tensor.
   [[nodiscard]] static SafetensorsFile open(const std::filesystem::path& path);
 
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return mapping_.path(); }
   [[nodiscard]] const std::vector<StoredTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const Metadata& metadata() const { return metadata_; }
   /// nullptr when there is no tensor of this name.
@@ -58,9 +59,9 @@ class SafetensorsFile {
   [[nodiscard]] FileSummary summary() const;
 
  private:
-  std::filesystem::path path_;
-  std::shared_ptr<const std::byte> mapping_;
-  std::int64_t size_ = 0;
+  explicit SafetensorsFile(MappedFile mapping) : mapping_(std::move(mapping)) {}
+
+  MappedFile mapping_;
   std::vector<StoredTensor> tensors_;
   Metadata metadata_;
 };

@@ -14,11 +14,11 @@
 #include <thread>
 #include <utility>
 
-#include "data/mapped_file.hpp"
 #include "data/synthetic.hpp"
 #include "data/text_source.hpp"
 #include "data/token_writer.hpp"
 #include "data/tokenizer.hpp"
+#include "io/file.hpp"
 #include "scape/error.hpp"
 #include "scape/rng.hpp"
 

@@ -13,7 +13,7 @@
 #include <system_error>
 #include <vector>
 
-#include "data/mapped_file.hpp"
+#include "io/file.hpp"
 
 namespace scape {
 namespace {
@@ -25,12 +25,11 @@ constexpr std::size_t chunk_bytes = std::size_t{1} << 18;
 class PlainSource final : public ByteSource {
  public:
   explicit PlainSource(fs::path path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "rb")) {
-    if (!file_) fail(path_, "cannot be read: {}", std::generic_category().message(errno));
+    if (!file_) fail(path_, "cannot be read: {}", reason(errno));
   }
   [[nodiscard]] std::size_t read(char* to, std::size_t count) override {
     const auto got = std::fread(to, 1, count, file_.get());
-    if (std::ferror(file_.get()) != 0)
-      fail(path_, "byte {}: cannot be read: {}", position_, std::generic_category().message(errno));
+    if (std::ferror(file_.get()) != 0) fail(path_, "byte {}: cannot be read: {}", position_, reason(errno));
     position_ += static_cast<std::int64_t>(got);
     return got;
   }

@@ -17,9 +17,9 @@
 #include <string_view>
 #include <vector>
 
-#include "data/mapped_file.hpp"
 #include "data/token_file.hpp"
 #include "data/token_format.hpp"
+#include "io/file.hpp"
 
 namespace scape {
 

@@ -1,5 +1,7 @@
 #include "data/token_file.hpp"
 
+#include <zlib.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>

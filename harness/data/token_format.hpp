@@ -6,14 +6,14 @@
 //   then      the SentencePiece model that made the tokens, if one did
 #pragma once
 
-#include <zlib.h>
-
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+
+#include "io/file.hpp"
 
 namespace scape {
 
@@ -43,10 +43,6 @@ struct TokenHeader {
 };
 static_assert(sizeof(TokenHeader) == 256 && std::is_trivially_copyable_v<TokenHeader>);
 inline constexpr std::int64_t token_header_bytes = sizeof(TokenHeader);
-
-inline std::uint32_t crc32_of(std::uint32_t previous, const void* data, std::size_t bytes) {
-  return static_cast<std::uint32_t>(crc32_z(previous, static_cast<const unsigned char*>(data), bytes));
-}
 
 inline std::uint32_t header_crc_of(TokenHeader header) {
   header.header_crc = 0;

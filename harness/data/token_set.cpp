@@ -352,7 +352,7 @@ void write_token_set(const TokenSet& set, const fs::path& path) {
     const auto code = errno;
     std::error_code ignored;
     fs::remove(temporary, ignored);
-    fail(path, "cannot be written: {}", error ? error.message() : std::generic_category().message(code));
+    fail(path, "cannot be written: {}", error ? error.message() : reason(code));
   }
 }
 

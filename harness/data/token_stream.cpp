@@ -1,12 +1,12 @@
 #include "data/token_stream.hpp"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <bit>
 #include <utility>
 #include <vector>
 
+#include "io/file.hpp"
 #include "scape/error.hpp"
 #include "scape/rng.hpp"
 
@@ -85,8 +85,7 @@ std::uint32_t TokenStream::hash(std::int64_t step, std::uint32_t previous) const
   std::vector<std::int32_t> window(static_cast<std::size_t>(options_.sequence_length + 1));
   for (std::int64_t i = 0; i < sequences_per_rank(); ++i) {
     tokens_.read(window_begin(step, rank_ * sequences_per_rank() + i), window);
-    const auto* bytes = reinterpret_cast<const unsigned char*>(window.data());
-    previous = static_cast<std::uint32_t>(crc32_z(previous, bytes, window.size() * sizeof window[0]));
+    previous = crc32_of(previous, window.data(), window.size() * sizeof window[0]);
   }
   return previous;
 }

@@ -10,18 +10,14 @@
 #include <system_error>
 #include <utility>
 
-#include "data/mapped_file.hpp"
 #include "data/token_format.hpp"
 #include "data/token_set.hpp"
+#include "io/file.hpp"
 
 namespace scape {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string system_error_text(int code) {
-  return std::generic_category().message(code);
-}
 
 struct CloseFile {
   void operator()(std::FILE* file) const noexcept { std::fclose(file); }
@@ -30,22 +26,15 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
 
 File create(const fs::path& path) {
   File file(std::fopen(path.c_str(), "w+b"));
-  if (!file) fail(path, "cannot be written: {}", system_error_text(errno));
+  if (!file) fail(path, "cannot be written: {}", reason(errno));
   return file;
 }
 
 // A file without a name: it is gone when it is closed, however the process ends.
 File create_nameless(const fs::path& path) {
   File file = create(path);
-  if (::unlink(path.c_str()) != 0) fail(path, "cannot be removed: {}", system_error_text(errno));
+  if (::unlink(path.c_str()) != 0) fail(path, "cannot be removed: {}", reason(errno));
   return file;
-}
-
-// The name is on disk, too, once its folder is.
-void sync_folder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0 || ::fsync(descriptor) != 0) fail(folder, "cannot be written: {}", system_error_text(errno));
-  ::close(descriptor);
 }
 
 fs::path folder_of(const fs::path& path) {
@@ -69,18 +58,18 @@ struct TokenFileWriter::Output {
   }
 
   void put(const File& to, const void* data, std::size_t bytes) const {
-    if (std::fwrite(data, 1, bytes, to.get()) != bytes) fail(temporary, "cannot be written: {}", system_error_text(errno));
+    if (std::fwrite(data, 1, bytes, to.get()) != bytes) fail(temporary, "cannot be written: {}", reason(errno));
   }
   // Copies a side file to the end. Returns its CRC-32, continued from `crc`.
   std::uint32_t append(const File& side, std::uint32_t crc) {
     std::vector<char> chunk(std::size_t{1} << 16);
-    if (std::fflush(side.get()) != 0) fail(temporary, "cannot be written: {}", system_error_text(errno));
+    if (std::fflush(side.get()) != 0) fail(temporary, "cannot be written: {}", reason(errno));
     std::rewind(side.get());
     while (const auto bytes = std::fread(chunk.data(), 1, chunk.size(), side.get())) {
       put(file, chunk.data(), bytes);
       crc = crc32_of(crc, chunk.data(), bytes);
     }
-    if (std::ferror(side.get()) != 0) fail(temporary, "cannot be read: {}", system_error_text(errno));
+    if (std::ferror(side.get()) != 0) fail(temporary, "cannot be read: {}", reason(errno));
     return crc;
   }
 
@@ -164,9 +153,9 @@ void TokenFileWriter::finish() {
   std::rewind(output_->file.get());
   output_->put(output_->file, &header, sizeof header);
   if (std::fflush(output_->file.get()) != 0 || ::fsync(::fileno(output_->file.get())) != 0) {
-    fail(output_->temporary, "cannot be written: {}", system_error_text(errno));
+    fail(output_->temporary, "cannot be written: {}", reason(errno));
   }
-  if (std::rename(output_->temporary.c_str(), path_.c_str()) != 0) fail(path_, "cannot be written: {}", system_error_text(errno));
+  if (std::rename(output_->temporary.c_str(), path_.c_str()) != 0) fail(path_, "cannot be written: {}", reason(errno));
   output_->file.reset();
   sync_folder(folder_of(path_));
 }
@@ -218,7 +207,7 @@ void TokenShardWriter::finish() {
   write_token_set(set, temporary_ / "tokens.toml");
   sync_folder(temporary_);
   // rename() would put an empty folder of this name out of the way, but nothing that holds a file.
-  if (std::rename(temporary_.c_str(), folder_.c_str()) != 0) fail(folder_, "cannot be written: {}", system_error_text(errno));
+  if (std::rename(temporary_.c_str(), folder_.c_str()) != 0) fail(folder_, "cannot be written: {}", reason(errno));
   temporary_.clear();
   sync_folder(folder_of(folder_));
 }

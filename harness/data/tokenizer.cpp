@@ -4,8 +4,8 @@
 #include <sentencepiece_processor.h>
 #include <zlib.h>
 
-#include "data/mapped_file.hpp"
 #include "data/token_file.hpp"
+#include "io/file.hpp"
 #include "scape/error.hpp"
 
 namespace scape {
@@ -40,7 +40,7 @@ void Tokenizer::load(std::string model, const std::string& origin) {
   }
   vocabulary_ = processor->GetPieceSize();
   end_token_ = processor->eos_id();
-  checksum_ = static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const unsigned char*>(model.data()), model.size()));
+  checksum_ = crc32_of(0, model.data(), model.size());
   model_ = std::make_shared<const std::string>(std::move(model));
   processor_ = std::move(processor);
 }

@@ -1,4 +1,5 @@
-// A file mapped for reading, and the one way to say what is wrong with a file: its name, then what and at which byte.
+// What all readers and writers of files share: mapping a file, the one way to say what is wrong with it (its name, then what and at
+// which byte), checksums, and names that are safely on the disk.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "scape/error.hpp"
@@ -18,6 +20,15 @@ template <class... Args>
 [[noreturn]] void fail(const std::filesystem::path& path, fmt::format_string<Args...> message, Args&&... args) {
   throw Error(ErrorKind::input, fmt::format("{}: {}", path.string(), fmt::format(message, std::forward<Args>(args)...)));
 }
+
+/// "No space left on device": what the operating system says about an errno.
+[[nodiscard]] std::string reason(int code);
+
+/// CRC-32 (zlib) of `bytes` more bytes, continued from `previous`, which is 0 at first.
+[[nodiscard]] std::uint32_t crc32_of(std::uint32_t previous, const void* data, std::size_t bytes);
+
+/// Waits until the names in a folder are on the disk. Throws Error(input) when there is no such folder.
+void sync_folder(const std::filesystem::path& folder);
 
 /// Copies share one mapping.
 class MappedFile {

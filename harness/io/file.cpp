@@ -1,19 +1,36 @@
-#include "data/mapped_file.hpp"
+// Files through the operating system.
+#include "io/file.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <cerrno>
 #include <system_error>
 
 namespace scape {
 
+std::string reason(int code) {
+  return std::generic_category().message(code);
+}
+
+std::uint32_t crc32_of(std::uint32_t previous, const void* data, std::size_t bytes) {
+  if (bytes == 0) return previous;  // zlib begins anew when `data` is null
+  return static_cast<std::uint32_t>(crc32_z(previous, static_cast<const unsigned char*>(data), bytes));
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail(folder, "cannot be opened: {}", reason(errno));
+  ::fsync(descriptor);  // some file systems refuse it for folders, and need none
+  ::close(descriptor);
+}
+
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
-  const auto why = [](int code) { return std::generic_category().message(code); };
   const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) fail(path_, "cannot be opened: {}", why(errno));
+  if (descriptor < 0) fail(path_, "cannot be opened: {}", reason(errno));
   struct stat status {};
   const bool known = ::fstat(descriptor, &status) == 0;
   const auto bytes = static_cast<std::size_t>(status.st_size);
@@ -25,7 +42,7 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   ::close(descriptor);
   if (known && !S_ISREG(status.st_mode)) fail(path_, "is not a file");
   if (known && bytes == 0) fail(path_, "is empty (byte 0)");
-  if (address == MAP_FAILED) fail(path_, "cannot be mapped: {}", why(code));
+  if (address == MAP_FAILED) fail(path_, "cannot be mapped: {}", reason(code));
   size_ = status.st_size;
   data_ = {static_cast<const std::byte*>(address),
            [bytes](const std::byte* data) { ::munmap(const_cast<std::byte*>(data), bytes); }};
