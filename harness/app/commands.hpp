@@ -18,6 +18,9 @@ void add_train_command(CLI::App& app, Action& action, int argc, char** argv);
 void add_sweep_command(CLI::App& app, Action& action);
 void add_data_command(CLI::App& app, Action& action);
 void add_info_command(CLI::App& app, Action& action);
+void add_evaluate_command(CLI::App& app, Action& action, int argc, char** argv);
+void add_generate_command(CLI::App& app, Action& action);
+void add_exchange_commands(CLI::App& app, Action& action);
 
 /// Every method there is: core and baselines.
 [[nodiscard]] Registry make_registry();

@@ -46,6 +46,9 @@ int run(int argc, char** argv) {
   add_train_command(app, action, argc, argv);
   add_sweep_command(app, action);
   add_data_command(app, action);
+  add_evaluate_command(app, action, argc, argv);
+  add_generate_command(app, action);
+  add_exchange_commands(app, action);
   add_info_command(app, action);
 
   if (argc > 1 && argv[1][0] != '-') {

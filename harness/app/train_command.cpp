@@ -1,6 +1,5 @@
 // scape train: one run, under an MPI launcher or alone.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
 #include <cmath>
@@ -14,6 +13,7 @@
 #include "commands.hpp"
 #include "data/token_file.hpp"
 #include "ops/threads.hpp"
+#include "ranks.hpp"
 #include "record/console_recorder.hpp"
 #include "record/hdf5_recorder.hpp"
 #include "scape/error.hpp"
@@ -79,23 +79,6 @@ int list_all() {
   list_options(settings);
   return 0;
 }
-
-// How the ranks share the processors of this node. Collective.
-struct NodeShare {
-  int ranks = 1;
-  int processors = 1;
-  bool crowded = false;  // some node has more ranks than processors
-
-  NodeShare() : processors(static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))) {
-    MPI_Comm node = MPI_COMM_NULL;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-    MPI_Comm_size(node, &ranks);
-    MPI_Comm_free(&node);
-    int any = ranks > processors ? 1 : 0;
-    MPI_Allreduce(MPI_IN_PLACE, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    crowded = any != 0;
-  }
-};
 
 // The folder of a run's checkpoints: as given, or beside its run file; empty if it has neither.
 std::filesystem::path checkpoint_folder(const Arguments& arguments) {
@@ -222,29 +205,6 @@ struct Run {
   }
 };
 
-// Does `work` on every rank. If it fails on any, the lowest rank that failed says why, and the status is the same everywhere.
-int on_all_ranks(int rank, int ranks, const std::function<void()>& work) {
-  int status = 0;
-  std::string message;
-  try {
-    work();
-  } catch (const Error& error) {
-    status = exit_status(error.kind());
-    message = error.what();
-  } catch (const std::exception& error) {
-    status = exit_status(ErrorKind::internal);
-    message = std::string("internal error: ") + error.what();
-  }
-  struct {
-    int rank, status;
-  } first{status == 0 ? ranks : rank, status};
-  MPI_Allreduce(MPI_IN_PLACE, &first.rank, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-  if (first.rank == ranks) return 0;
-  MPI_Bcast(&first.status, 1, MPI_INT, first.rank, MPI_COMM_WORLD);
-  if (rank == first.rank) fmt::print(stderr, "scape train: {}{}\n", rank == 0 ? "" : fmt::format("rank {}: ", rank), message);
-  return first.status;
-}
-
 int train(const Arguments& arguments, Run& run, const TimeLimit& limit, int rank, int ranks) {
   const TrainOptions& options = run.config->train;
   const StopSignal stop;
@@ -253,12 +213,12 @@ int train(const Arguments& arguments, Run& run, const TimeLimit& limit, int rank
   const Stream comm_stream = options.communication_stream ? Stream(device) : stream;
   const NodeShare node;
   if (options.threads > 0 || std::getenv("OMP_NUM_THREADS") == nullptr) {
-    ops::set_threads(options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, node.processors / node.ranks), stream);
+    ops::set_threads(options.threads > 0 ? static_cast<int>(options.threads) : node.threads(), stream);
   }
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<Optimizer> optimizer;
   std::optional<Trainer> trainer;
-  const int refused = on_all_ranks(rank, ranks, [&] {  // an error in the collective parts is the same on all ranks
+  const int refused = on_all_ranks("scape train", [&] {  // an error in the collective parts is the same on all ranks
     communicator = make_communicator(options.communicator, MPI_COMM_WORLD, device);
     optimizer = run.config->method().make({.layout = run.model->layout(),
                                            .device = device,
@@ -326,7 +286,7 @@ int run_train(const Arguments& arguments, int argc, char** argv) {
   std::optional<Run> run;
   std::optional<TimeLimit> limit;
   if (arguments.resume && is_complete_on(rank, arguments.out)) return 0;
-  int status = on_all_ranks(rank, ranks, [&] {
+  int status = on_all_ranks("scape train", [&] {
     run.emplace(arguments, rank, ranks);
     limit.emplace(run->config->train.max_minutes, run->config->train.job_margin_seconds);
     if (rank != 0) return;

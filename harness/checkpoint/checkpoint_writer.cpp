@@ -27,16 +27,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void write_text(const fs::path& path, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), "w");
-  bool good = file != nullptr;
-  if (good) {
-    good = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
-    good = std::fclose(file) == 0 && good;
-  }
-  if (!good) fail(path, "cannot be written: {}", reason(errno));
-}
-
 // The bytes of an entry that this rank writes.
 Range part_of(const StateEntry& entry, std::int64_t rank, std::int64_t ranks) {
   if (entry.scope != StateScope::replicated) return {0, entry.bytes.size()};

@@ -195,26 +195,13 @@ void for_each_piece(const fs::path& path, std::int64_t longest, const DocumentSi
   if (!text.empty()) sink(std::move(text), source->position());
 }
 
-void for_each_line(const fs::path& path, const std::string& field, const DocumentSink& sink) {
+void for_each_line(const fs::path& path, const LineSink& sink) {
   const auto source = ByteSource::open(path);
-  simdjson::dom::parser parser;
   std::int64_t line = 0;
-  const auto take = [&](std::string_view text) {  // `text` has padding behind it
+  const auto take = [&](std::string_view text) {
     ++line;
-    if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
-    simdjson::dom::element element;
-    if (const auto error = parser.parse(text.data(), text.size(), false).get(element)) {
-      fail(path, "line {}: damaged JSON: {}", line, simdjson::error_message(error));
-    }
-    simdjson::dom::object object;
-    if (element.get(object) != simdjson::SUCCESS) fail(path, "line {}: not a JSON object", line);
-    simdjson::dom::element value;
-    if (object.at_key(field).get(value) != simdjson::SUCCESS) fail(path, "line {}: no field '{}'", line, field);
-    std::string_view found;
-    if (value.get(found) != simdjson::SUCCESS) fail(path, "line {}: field '{}' is not text", line, field);
-    sink(std::string(found), source->position());
+    if (text.find_first_not_of(" \t\r") != std::string_view::npos) sink(text, line, source->position());
   };
-
   std::string buffer;
   std::size_t searched = 0;  // no line ends before
   for (bool more = true; more;) {
@@ -232,6 +219,23 @@ void for_each_line(const fs::path& path, const std::string& field, const Documen
     buffer.erase(0, begin);
     searched = buffer.size();
   }
+}
+
+void for_each_line(const fs::path& path, const std::string& field, const DocumentSink& sink) {
+  simdjson::dom::parser parser;
+  for_each_line(path, [&](std::string_view text, std::int64_t line, std::int64_t position) {
+    simdjson::dom::element element;
+    if (const auto error = parser.parse(text.data(), text.size(), false).get(element)) {
+      fail(path, "line {}: damaged JSON: {}", line, simdjson::error_message(error));
+    }
+    simdjson::dom::object object;
+    if (element.get(object) != simdjson::SUCCESS) fail(path, "line {}: not a JSON object", line);
+    simdjson::dom::element value;
+    if (object.at_key(field).get(value) != simdjson::SUCCESS) fail(path, "line {}: no field '{}'", line, field);
+    std::string_view found;
+    if (value.get(found) != simdjson::SUCCESS) fail(path, "line {}: field '{}' is not text", line, field);
+    sink(std::string(found), position);
+  });
 }
 
 }  // namespace scape

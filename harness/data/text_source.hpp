@@ -36,6 +36,12 @@ using DocumentSink = std::function<void(std::string text, std::int64_t position)
 /// line, else at its end.
 void for_each_piece(const std::filesystem::path& path, std::int64_t longest, const DocumentSink& sink);
 
+/// Gets a line, with room behind it that a JSON parser may read, its number from 1 on, and how many bytes of the file were taken.
+using LineSink = std::function<void(std::string_view line, std::int64_t number, std::int64_t position)>;
+
+/// The lines of a text, without those of white space. Memory: the longest line.
+void for_each_line(const std::filesystem::path& path, const LineSink& sink);
+
 /// The text of `field` in each line. Lines of white space are skipped. Throws Error(input), naming the file and the line, for a
 /// line that is no JSON object, or has no such field, or another thing than text in it. Memory: the longest line.
 void for_each_line(const std::filesystem::path& path, const std::string& field, const DocumentSink& sink);

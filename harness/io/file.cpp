@@ -8,6 +8,7 @@
 #include <zlib.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
 
 namespace scape {
@@ -19,6 +20,16 @@ std::string reason(int code) {
 std::uint32_t crc32_of(std::uint32_t previous, const void* data, std::size_t bytes) {
   if (bytes == 0) return previous;  // zlib begins anew when `data` is null
   return static_cast<std::uint32_t>(crc32_z(previous, static_cast<const unsigned char*>(data), bytes));
+}
+
+void write_text(const std::filesystem::path& path, std::string_view text) {
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  bool good = file != nullptr;
+  if (good) {
+    good = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
+    good = std::fclose(file) == 0 && good;
+  }
+  if (!good) fail(path, "cannot be written: {}", reason(errno));
 }
 
 void sync_folder(const std::filesystem::path& folder) {

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "scape/error.hpp"
@@ -26,6 +27,9 @@ template <class... Args>
 
 /// CRC-32 (zlib) of `bytes` more bytes, continued from `previous`, which is 0 at first.
 [[nodiscard]] std::uint32_t crc32_of(std::uint32_t previous, const void* data, std::size_t bytes);
+
+/// Writes `path`, replacing it, and waits until it is on the disk. Throws Error(input) when it cannot be written.
+void write_text(const std::filesystem::path& path, std::string_view text);
 
 /// Waits until the names in a folder are on the disk. Throws Error(input) when there is no such folder.
 void sync_folder(const std::filesystem::path& folder);

@@ -2,8 +2,7 @@
 // its own makes of a small GPT and a small Llama with grouped-query attention and rotary positions.
 #include <gmock/gmock.h>
 
-#include "model_test_support.hpp"
-#include "record/hdf5.hpp"
+#include "parity_fixture.hpp"
 #include "scape/communicator.hpp"
 #include "scape/registry.hpp"
 
@@ -14,25 +13,11 @@ constexpr double tolerance = 1e-4;  // relative, of fp32 arithmetic to float64
 
 class ModelParity : public ::testing::TestWithParam<const char*> {
  protected:
-  // A table's options, wherever the fixture has an attribute of that name.
-  void set_from_fixture(OptionTable& table) const {
-    for (const OptionTable::Option& option : std::vector(table.options())) {
-      if (const auto value = fixture_.attribute(option.name)) table.set({option.name, to_string(*value), "fixture"});
-    }
-  }
-  [[nodiscard]] Floats floats(const std::string& group, const std::string& name) const {
-    const std::vector<double> values = fixture_.group(group).dataset(name).read();
-    return {values.begin(), values.end()};
-  }
-  [[nodiscard]] std::vector<std::int32_t> ids(const std::string& name) const {
-    const std::vector<double> values = fixture_.dataset(name).read();
-    return {values.begin(), values.end()};
-  }
   // Every tensor of a flat vector, by the norm of the difference and by the largest one.
   void expect_tensors(Span<const float> flat, const ParameterLayout& layout, const std::string& group) const {
-    EXPECT_EQ(fixture_.group(group).members().size(), layout.tensors().size());
+    EXPECT_EQ(fixture_.members(group), layout.tensors().size());
     for (const ParameterTensor& tensor : layout.tensors()) {
-      expect_close(copy_of(flat.subspan(tensor.range.begin, tensor.range.size())), floats(group, tensor.name),
+      expect_close(copy_of(flat.subspan(tensor.range.begin, tensor.range.size())), fixture_.floats(group + "/" + tensor.name),
                    group + "/" + tensor.name);
     }
   }
@@ -48,41 +33,32 @@ class ModelParity : public ::testing::TestWithParam<const char*> {
     EXPECT_LT(difference, tolerance * largest) << what;
   }
 
-  hdf5::Group fixture_ = hdf5::File(PARITY_FIXTURE, hdf5::Mode::read).group(GetParam());
+  const ParityFixture fixture_{GetParam()};
 };
 
 TEST_P(ModelParity, LogitsLossGradientsAndTenStepsOfAdamW) {
-  ModelConfig config;
-  OptionTable settings;
-  config.declare(settings);
-  set_from_fixture(settings);
-  const auto model = make_model(config);
-  for (const ParameterTensor& tensor : model->layout().tensors()) {
-    const Floats values = floats("params", tensor.name);
-    copy(model->params().subspan(tensor.range.begin, tensor.range.size()), span_of(values), Stream());
-  }
-  const std::vector<std::int32_t> inputs = ids("inputs");
-  const std::vector<std::int32_t> targets = ids("targets");
-  const std::int64_t length = 11;
-  const Batch batch{span_of(inputs), span_of(targets), std::ssize(inputs) / length, length};
+  const auto model = make_model(fixture_.config());
+  const Floats params = fixture_.params();
+  copy(model->params(), span_of(params), Stream());
+  const Sample sample = fixture_.sample();
+  const Batch batch = sample.batch();
   const Stream stream;
 
-  std::vector<double> expected_logits = fixture_.dataset("logits").read();
+  const Floats expected_logits = fixture_.floats("logits");
   Floats logits(expected_logits.size());
   model->logits(batch, span_of(logits), stream);
-  expect_close(logits, Floats(expected_logits.begin(), expected_logits.end()), "logits");
+  expect_close(logits, expected_logits, "logits");
 
   Registry registry;
   register_core(registry);
   MethodChoice method(registry, "adamw", "dense");
   OptionTable options;
   method.declare(options);
-  set_from_fixture(options);
+  fixture_.set(options);
   const auto optimizer = method.make({.layout = model->layout(), .device = cpu_device});
   const auto communicator = make_communicator("self", MPI_COMM_SELF, cpu_device);
   Telemetry telemetry;
-  const std::vector<double> losses = fixture_.dataset("losses").read();
-  const auto rate = fixture_.attribute("learning_rate");
+  const Floats losses = fixture_.floats("losses");
   ASSERT_EQ(losses.size(), 11U);
   bool clipped = false;
   for (std::int64_t step = 1; step <= 10; ++step) {
@@ -99,7 +75,7 @@ TEST_P(ModelParity, LogitsLossGradientsAndTenStepsOfAdamW) {
                                                .comm_stream = stream,
                                                .telemetry = telemetry,
                                                .step = step,
-                                               .learning_rate = std::get<double>(*rate)});
+                                               .learning_rate = fixture_.attribute("learning_rate")});
     clipped = clipped || result.gradient_norm > 1;
   }
   EXPECT_TRUE(clipped) << "the fixture says nothing about clipping";
