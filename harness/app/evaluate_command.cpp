@@ -139,7 +139,7 @@ void add_evaluate_command(CLI::App& app, Action& action, int argc, char** argv) 
   command->add_option("--data", arguments->data, "tokens to validate on (default: the run's)");
   command
       ->add_option("--batches", arguments->batches,
-                   "validate on so many batches of the run's global_batch; 0: do not; default: all of the split")
+                   "validate on so many batches of the run's global_batch (imported: 1); 0: none; default: all of the split")
       ->check(CLI::NonNegativeNumber);
   command
       ->add_option("--choices", arguments->choices,
@@ -150,12 +150,11 @@ void add_evaluate_command(CLI::App& app, Action& action, int argc, char** argv) 
   command->add_option("--tokenizer", arguments->tokenizer, "bytes, or a SentencePiece model (default: what made the data)");
   command->add_option("--json", arguments->json, "file for the results");
   command->footer(
-      "acc: the right choice has the largest log-likelihood behind its context; acc_norm: the largest divided by its bytes. A "
-      "space\n"
-      "goes between context and choice where there is no white space. lambada: greedy decoding writes the last word; perplexity "
-      "is\n"
-      "exp(-mean log-likelihood of that word). Text that is longer than the model's context is cut on the left. Validation\n"
-      "predicts each token of a window from those before it in the window; what is left behind the last whole window is not seen.");
+      "acc: the right choice has the largest log-likelihood behind its context; acc_norm: the largest divided by its bytes.\n"
+      "A space goes between context and choice where there is no white space. lambada: greedy decoding writes the last word;\n"
+      "perplexity is exp(-mean log-likelihood of that word). Text longer than the model's context is cut on the left.\n"
+      "Validation predicts each token of a window from those before it there; what is left behind the last whole window is not\n"
+      "seen. Items are tokens, questions, texts.");
   command->callback([arguments, &action, argc, argv] { action = [=] { return run_evaluate(*arguments, argc, argv); }; });
 }
 

@@ -79,10 +79,15 @@ TokenFile SavedModel::tokens(const std::string& data) const {
   try {
     TokenFile file = TokenFile::open(path);
     expect_vocabulary(config, file.info().vocabulary, path);
+    const auto known = checkpoint.info().facts.find("data_checksum");  // empty, here or there: not known
+    if (data.empty() && known != checkpoint.info().facts.end() && !known->second.empty() && !file.info().checksum.empty() &&
+        known->second != file.info().checksum) {
+      fail(path, "holds other tokens than the run trained on");
+    }
     return file;
   } catch (const Error& error) {
     if (!data.empty()) throw;
-    throw Error(error.kind(), fmt::format("{} (the run's tokens; --data names them elsewhere)", error.what()));
+    throw Error(error.kind(), fmt::format("{} (--data names the tokens instead of the run's options)", error.what()));
   }
 }
 

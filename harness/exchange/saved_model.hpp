@@ -31,7 +31,7 @@ struct SavedModel {
   [[nodiscard]] std::unique_ptr<Model> load() const;
 
   /// What `data` names, or, if it is empty, the tokens of the run. Throws Error(usage) if neither names any, and Error(input) when
-  /// an id may be outside the model's vocabulary.
+  /// an id may be outside the model's vocabulary or the run's name now stands for other tokens.
   [[nodiscard]] TokenFile tokens(const std::string& data) const;
   /// The tokenizer `name`; if that is empty, the one in the checkpoint, which `scape import` puts there, or else the one that made
   /// tokens(data). Throws as tokens() does.

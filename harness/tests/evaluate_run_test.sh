@@ -83,7 +83,10 @@ status=0
 mpirun --quiet -n 3 "${evaluate[@]}" >ranks.log 2>&1 || status=$?
 ((status == 3)) && [[ $(grep -c 'line 4: label 2' ranks.log) == 1 ]] || fail "ranks do not end together, status $status"
 mv tokens.bin moved.bin
-refuses 3 "(the run's tokens; --data names them elsewhere)" evaluate run.ckpt
+refuses 3 "tokens.bin: cannot be opened: No such file or directory (--data names the tokens instead of the run's options)" evaluate run.ckpt
+"$scape" data prepare --synthetic --seed 2 --out tokens.bin >/dev/null
+refuses 3 'tokens.bin: holds other tokens than the run trained on (--data' evaluate run.ckpt
+rm tokens.bin
 "$scape" export run.ckpt --out without >export.log 2>&1
 grep -q 'no tokenizer is written' export.log || fail "export does not say that it knows no tokenizer"
 [[ ! -e other && ! -e onnx ]] || fail "something is left of what was refused"
