@@ -1,4 +1,5 @@
-// bench_collectives: every collective of the communicator over message sizes; run it with mpirun. Each benchmark first checks
+// bench_collectives: every collective of the communicator over message sizes, and all-reduce of one vector in many calls, as
+// tensor by tensor; run it with mpirun. Each benchmark first checks
 // the result with small whole numbers, which floats sum exactly in any order.
 #include <chrono>
 #include <memory>
@@ -21,8 +22,10 @@ float value(std::int64_t r, std::int64_t i) {
 // One collective with its memory, called again and again.
 class Exchange {
  public:
-  Exchange(Collective kind, const Message& message, Communicator& comm, Device device)
+  /// `calls`: the all-reduce is done in so many.
+  Exchange(Collective kind, const Message& message, std::int64_t calls, Communicator& comm, Device device)
       : kind_(kind),
+        calls_(calls),
         message_(message),
         comm_(comm),
         stream_(stream_on(device)),
@@ -33,7 +36,12 @@ class Exchange {
   void run() {
     switch (kind_) {
       case Collective::all_reduce:
-        return comm_.all_reduce(output_.span(), ReduceOp::sum, stream_);
+        for (std::int64_t call = 0; call < calls_; ++call) {
+          const std::int64_t begin = output_.size() * call / calls_;
+          const std::int64_t end = output_.size() * (call + 1) / calls_;
+          comm_.all_reduce(output_.span().subspan(begin, end - begin), ReduceOp::sum, stream_);
+        }
+        return;
       case Collective::reduce_scatter:
         return comm_.reduce_scatter_v(input_, output_.span(), blocks_, ReduceOp::sum, stream_);
       case Collective::all_gather:
@@ -96,6 +104,7 @@ class Exchange {
   }
 
   Collective kind_;
+  std::int64_t calls_;
   Message message_;
   Communicator& comm_;
   Stream stream_;
@@ -103,8 +112,9 @@ class Exchange {
   Buffer<float> input_, output_;
 };
 
-void measure(benchmark::State& state, Collective kind, const Message& message, Communicator& comm, Device device) {
-  Exchange exchange(kind, message, comm, device);
+void measure(benchmark::State& state, Collective kind, const Message& message, std::int64_t calls, Communicator& comm,
+             Device device) {
+  Exchange exchange(kind, message, calls, comm, device);
   require_same_iterations(state);
   if (slowest(exchange.correct() ? 0 : 1) > 0) return fail(state, "wrong result");
   for (auto _ : state) {
@@ -124,14 +134,19 @@ void declare(const std::vector<std::string>& arguments) {
   for (const Device device : devices()) {
     const std::shared_ptr<Communicator> comm = make_communicator("auto", MPI_COMM_WORLD, device);
     const std::string kind = device.kind == DeviceKind::cpu ? "cpu/" : "cuda/";
+    const auto add = [&](Collective collective, std::int64_t bytes, std::int64_t calls) {
+      const std::optional<Message> message = message_of(collective, bytes, comm->size());
+      if (!message) return;
+      const std::string name = kind + to_string(collective) + "/bytes:" + std::to_string(bytes);
+      benchmark::RegisterBenchmark((calls == 1 ? name : name + "/calls:" + std::to_string(calls)).c_str(),
+                                   [=](benchmark::State& state) { measure(state, collective, *message, calls, *comm, device); })
+          ->UseManualTime();
+    };
     for (const Collective collective : all_collectives) {
-      for (std::int64_t bytes = 4; bytes <= std::int64_t{64} << 20; bytes *= 16) {
-        const std::optional<Message> message = message_of(collective, bytes, comm->size());
-        if (!message) continue;
-        benchmark::RegisterBenchmark((kind + to_string(collective) + "/bytes:" + std::to_string(bytes)).c_str(),
-                                     [=](benchmark::State& state) { measure(state, collective, *message, *comm, device); })
-            ->UseManualTime();
-      }
+      for (std::int64_t bytes = 4; bytes <= std::int64_t{64} << 20; bytes *= 16) add(collective, bytes, 1);
+    }
+    for (const std::int64_t bytes : {std::int64_t{16} << 10, std::int64_t{256} << 10, std::int64_t{4} << 20}) {
+      add(Collective::all_reduce, bytes, 256);
     }
   }
 }

@@ -249,7 +249,9 @@ TEST_P(Conformance, ReplicasStayEqualLossFallsAndBytesAreAsDeclared) {
       EXPECT_NEAR(run.wire_bytes() - before, expected, 1e-9 * expected) << "step " << t;
       EXPECT_TRUE(same_on_all_ranks(run.rig)) << "step " << t;
     }
-    EXPECT_LT(run.loss(), 0.75 * first);
+    // onebit_adam on a few dozen coordinates over many ranks: one scale for all signs of a shard is too coarse for more
+    const double most = GetParam().optimizer == "onebit_adam" ? 0.75 : 0.5;
+    EXPECT_LT(run.loss(), most * first);
   }
 }
 
