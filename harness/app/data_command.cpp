@@ -1,8 +1,6 @@
 // scape data: text to tokens, and what token files of any format hold.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -11,49 +9,12 @@
 #include "data/prepare.hpp"
 #include "data/token_set.hpp"
 #include "data/tokenizer.hpp"
+#include "progress_bar.hpp"
 #include "scape/error.hpp"
 
 namespace scape {
 
 namespace {
-
-// How far a long reading of bytes is: on a terminal one line that changes, else a line every half minute.
-class ProgressBar {
- public:
-  ProgressBar() = default;
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-  ~ProgressBar() {
-    if (terminal_ && shown_) fmt::print(stderr, "\r\x1b[2K");
-  }
-
-  /// `work`: bytes that the speed counts; they may be packed in the `total` bytes, of which `done` are done.
-  void show(std::int64_t done, std::int64_t total, std::int64_t work) {
-    const auto now = Clock::now();
-    if (total <= 0 || now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(30000))) return;
-    last_ = now;
-    shown_ = true;
-    const double seconds = std::chrono::duration<double>(now - begin_).count();
-    const double fraction = static_cast<double>(done) / static_cast<double>(total);
-    const auto left = static_cast<std::int64_t>(fraction > 0 ? seconds * (1 - fraction) / fraction : 0);
-    const std::string numbers = fmt::format("{:3.0f}%  {:.1f} MB/s  {}:{:02}:{:02} left", 100 * fraction,
-                                            static_cast<double>(work) / seconds / 1e6, left / 3600, left / 60 % 60, left % 60);
-    if (terminal_) {
-      constexpr int width = 30;
-      const auto full = static_cast<std::size_t>(fraction * width);
-      fmt::print(stderr, "\r\x1b[2K[{:<{}}] {}", std::string(full, '#'), width, numbers);
-    } else {
-      fmt::print(stderr, "{}\n", numbers);
-    }
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  const bool terminal_ = isatty(STDERR_FILENO) == 1;
-  const Clock::time_point begin_ = Clock::now();
-  Clock::time_point last_ = begin_;
-  bool shown_ = false;
-};
 
 int prepare_and_tell(PrepareOptions options, bool synthetic) {
   require(options.paths.empty() || !synthetic, ErrorKind::usage, "--synthetic takes no text files");

@@ -11,6 +11,7 @@
 #include "exchange/saved_model.hpp"
 #include "io/file.hpp"
 #include "ops/threads.hpp"
+#include "progress_bar.hpp"
 #include "ranks.hpp"
 #include "scape/communicator.hpp"
 #include "scape/error.hpp"
@@ -45,7 +46,7 @@ struct Evaluation {
   std::vector<Result> results;
 
   // This process's part of everything. Nothing in here is collective.
-  Evaluation(const Arguments& arguments, Share share) {
+  Evaluation(const Arguments& arguments, const Share& mine) {
     const SavedModel saved = SavedModel::open(arguments.checkpoint);
     checkpoint = saved.checkpoint.folder().string();
     step = saved.checkpoint.info().step;
@@ -62,21 +63,29 @@ struct Evaluation {
     for (const std::string& file : arguments.lambada) last_words.push_back(read_last_word_questions(file));
     const std::unique_ptr<Model> model = saved.load();
 
+    const auto shown = [&](ProgressBar& bar) {
+      Share share = mine;
+      if (mine.rank == 0) share.progress = [&bar](std::int64_t done, std::int64_t total) { bar.show(done, total, done); };
+      return share;
+    };
     if (validates) {
       const std::int64_t windows = arguments.batches < 0 ? -1 : arguments.batches * saved.number("global_batch", 1);
-      const Tally loss =
-          evaluate_validation(*model, *tokens, saved.number("sequence_length", saved.config.context), windows, share);
+      const std::int64_t length = saved.number("sequence_length", saved.config.context);
+      ProgressBar bar("batches/s", 1);
+      const Tally loss = evaluate_validation(*model, *tokens, length, windows, shown(bar));
       const std::string source = tokens->path().string();
       results.push_back({"validation", source, "loss", loss});
       results.push_back({"validation", source, "perplexity", loss, true});
     }
     for (std::size_t i = 0; i < choices.size(); ++i) {
-      const ChoiceTally found = evaluate_choices(*model, *tokenizer, choices[i], share);
+      ProgressBar bar("questions/s", 1);
+      const ChoiceTally found = evaluate_choices(*model, *tokenizer, choices[i], shown(bar));
       results.push_back({"choices", arguments.choices[i], "acc", found.acc});
       results.push_back({"choices", arguments.choices[i], "acc_norm", found.acc_norm});
     }
     for (std::size_t i = 0; i < last_words.size(); ++i) {
-      const LastWordTally found = evaluate_last_words(*model, *tokenizer, last_words[i], share);
+      ProgressBar bar("texts/s", 1);
+      const LastWordTally found = evaluate_last_words(*model, *tokenizer, last_words[i], shown(bar));
       results.push_back({"lambada", arguments.lambada[i], "acc", found.acc});
       results.push_back({"lambada", arguments.lambada[i], "perplexity", found.log_likelihood, true, -1});
     }

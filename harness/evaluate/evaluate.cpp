@@ -22,10 +22,13 @@ std::int64_t first_largest(const std::vector<double>& values) {
   return std::ranges::max_element(values) - values.begin();
 }
 
-template <class Question, class Work>
-void for_each_mine(const std::vector<Question>& questions, Share share, const Work& work) {
-  for (auto i = static_cast<std::size_t>(share.rank); i < questions.size(); i += static_cast<std::size_t>(share.ranks)) {
-    work(questions[i]);
+// Items share.rank, share.rank + share.ranks, … below `count`.
+template <class Work>
+void for_each_mine(std::int64_t count, const Share& share, const Work& work) {
+  const std::int64_t mine = (count - share.rank + share.ranks - 1) / share.ranks;
+  for (std::int64_t i = 0; i < mine; ++i) {
+    share.progress(i, mine);
+    work(share.rank + i * share.ranks);
   }
 }
 
@@ -42,14 +45,15 @@ double Tally::standard_error() const {
   return std::sqrt(std::max(0.0, squares - sum * mean()) / (count - 1) / count);
 }
 
-Tally evaluate_validation(Model& model, const TokenFile& tokens, std::int64_t length, std::int64_t windows, Share share) {
+Tally evaluate_validation(Model& model, const TokenFile& tokens, std::int64_t length, std::int64_t windows, const Share& share) {
   const TokenStream stream(tokens, Split::validation, {.sequence_length = length, .global_batch = 1}, 0, 1);
   const std::int64_t all = windows < 0 ? stream.windows() : std::min(windows, stream.windows());
   const std::int64_t at_once = std::max<std::int64_t>(1, tokens_at_once / length);
   std::vector<std::int32_t> inputs(static_cast<std::size_t>(at_once * length));
   std::vector<std::int32_t> targets(inputs.size());
   Tally tally;
-  for (std::int64_t first = share.rank * at_once; first < all; first += share.ranks * at_once) {
+  for_each_mine((all + at_once - 1) / at_once, share, [&](std::int64_t batch) {
+    const std::int64_t first = batch * at_once;
     const std::int64_t sequences = std::min(at_once, all - first);
     const auto row = [&](std::vector<std::int32_t>& ids, std::int64_t i) {
       return std::span(ids).subspan(static_cast<std::size_t>(i * length), static_cast<std::size_t>(length));
@@ -59,13 +63,15 @@ Tally evaluate_validation(Model& model, const TokenFile& tokens, std::int64_t le
       return Span<const std::int32_t>(std::span<const std::int32_t>(ids).first(static_cast<std::size_t>(sequences * length)));
     };
     tally.add(model.evaluate({part(inputs), part(targets), sequences, length}, Stream()), static_cast<double>(sequences * length));
-  }
+  });
   return tally;
 }
 
-ChoiceTally evaluate_choices(Model& model, const Tokenizer& tokenizer, const std::vector<ChoiceQuestion>& questions, Share share) {
+ChoiceTally evaluate_choices(Model& model, const Tokenizer& tokenizer, const std::vector<ChoiceQuestion>& questions,
+                             const Share& share) {
   ChoiceTally tally;
-  for_each_mine(questions, share, [&](const ChoiceQuestion& question) {
+  for_each_mine(std::ssize(questions), share, [&](std::int64_t i) {
+    const ChoiceQuestion& question = questions[static_cast<std::size_t>(i)];
     std::vector<Passage> passages;
     for (const std::string& choice : question.choices) {
       const bool joined = question.context.empty() || is_space(question.context.back()) || is_space(choice.front());
@@ -84,9 +90,10 @@ ChoiceTally evaluate_choices(Model& model, const Tokenizer& tokenizer, const std
 }
 
 LastWordTally evaluate_last_words(Model& model, const Tokenizer& tokenizer, const std::vector<LastWordQuestion>& questions,
-                                  Share share) {
+                                  const Share& share) {
   LastWordTally tally;
-  for_each_mine(questions, share, [&](const LastWordQuestion& question) {
+  for_each_mine(std::ssize(questions), share, [&](std::int64_t i) {
+    const LastWordQuestion& question = questions[static_cast<std::size_t>(i)];
     const Passage passage = make_passage(tokenizer, question.context, question.word, model.config().context, question.place);
     const Score found = score(model, {&passage, 1}).front();
     tally.acc.add(found.greedy ? 1 : 0);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "data/token_file.hpp"
@@ -29,29 +30,30 @@ struct Tally {
   [[nodiscard]] double standard_error() const;
 };
 
-/// Which items are this process's.
+/// Which items are this process's, and who wants to know how many of them are done.
 struct Share {
   int rank = 0;
   int ranks = 1;
+  std::function<void(std::int64_t done, std::int64_t total)> progress = [](std::int64_t, std::int64_t) {};
 };
 
 /// Losses of tokens in the first `windows` windows of `length` tokens of the validation split, in the trainer's order, so that
 /// validation_batches · global_batch of them are what a run validates on; fewer when the split is smaller, and all of them if
 /// `windows` is negative. Only count and sum are filled in. Throws Error(input) for a split shorter than a window.
 [[nodiscard]] Tally evaluate_validation(Model& model, const TokenFile& tokens, std::int64_t length, std::int64_t windows,
-                                        Share share);
+                                        const Share& share);
 
 struct ChoiceTally {
   Tally acc, acc_norm;
 };
 /// Contexts are cut on the left to what the model can see.
 [[nodiscard]] ChoiceTally evaluate_choices(Model& model, const Tokenizer& tokenizer, const std::vector<ChoiceQuestion>& questions,
-                                           Share share);
+                                           const Share& share);
 
 struct LastWordTally {
   Tally acc, log_likelihood;
 };
 [[nodiscard]] LastWordTally evaluate_last_words(Model& model, const Tokenizer& tokenizer,
-                                                const std::vector<LastWordQuestion>& questions, Share share);
+                                                const std::vector<LastWordQuestion>& questions, const Share& share);
 
 }  // namespace scape
