@@ -38,8 +38,8 @@ for key, result in one.items():
 with h5py.File("run.h5") as run:
     loss = run["validation/loss"][-1]
 found = one["validation", "loss"]
-assert math.isclose(found["value"], loss, rel_tol=1e-6) and found["items"] == 3 * 6 * 32, (found, loss)
-assert math.isclose(one["validation", "perplexity"]["value"], math.exp(loss), rel_tol=1e-6)
+assert math.isclose(found["value"], loss, rel_tol=1e-5) and found["items"] == 3 * 6 * 32, (found, loss)
+assert math.isclose(one["validation", "perplexity"]["value"], math.exp(loss), rel_tol=1e-5)
 assert whole["validation", "loss"]["items"] > 100 * found["items"]
 assert one["choices", "acc"]["items"] == 3 and one["lambada", "acc"]["items"] == 2
 P

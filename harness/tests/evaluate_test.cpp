@@ -246,7 +246,7 @@ TEST(Validation, IsTheMeanOverTheTrainersWindows) {
   for (std::int64_t i = 0; i < windows * (length + 1); ++i) {
     if (i % (length + 1) != 0) expected -= known_log_p(static_cast<unsigned char>(tokens.validation()[i]));
   }
-  EXPECT_NEAR(whole.mean(), expected / whole.count, 1e-6);
+  EXPECT_NEAR(whole.mean(), expected / whole.count, 2e-5);  // fp32 losses
 
   // What a trainer with global_batch 4 sees in two batches.
   const TokenStream stream(tokens, Split::validation, {.sequence_length = length, .global_batch = 4}, 0, 1);
@@ -258,7 +258,7 @@ TEST(Validation, IsTheMeanOverTheTrainersWindows) {
   }
   const Tally some = evaluate_validation(*model, tokens, length, 8, {});
   EXPECT_EQ(some.count, 8 * length);
-  EXPECT_NEAR(some.mean(), loss, 1e-6);
+  EXPECT_NEAR(some.mean(), loss, 2e-5);
   EXPECT_EQ(evaluate_validation(*model, tokens, length, windows + 1, {}).count, whole.count);
 
   double count = 0;
