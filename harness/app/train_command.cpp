@@ -1,6 +1,7 @@
 // scape train: one run, under an MPI launcher or alone.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -131,7 +132,8 @@ struct Run {
     mine.declare(table);
     for (const OptionTable::Option& option : table.options()) {
       const auto found = source.info().options.find(option.name);
-      const bool matters = option.name != "init_seed" && option.name != "init_std";
+      constexpr std::array how{"init_seed", "init_std", "compute", "recompute"};  // not which parameters there are
+      const bool matters = std::ranges::find(how, option.name) == how.end();
       if (matters && (found == source.info().options.end() || found->second != to_string(option.value()))) {
         throw Error(ErrorKind::usage,
                     fmt::format("{}: its model has {}={}, this run {}", source.folder().string(), option.name,

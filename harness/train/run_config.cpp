@@ -72,6 +72,7 @@ bool TrainOptions::is_operational(std::string_view option) {
                              "communication_stream",
                              "threads",
                              "micro_batch",
+                             "recompute",
                              "validate_every",
                              "validation_batches",
                              "most_skipped_in_a_row",
