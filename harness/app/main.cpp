@@ -1,5 +1,5 @@
-// The `scape` program. Exit status: 0 done, 1 internal error, 2 usage, 3 bad input, 4 stopped by a signal, 5 a rank failed,
-// 6 training diverged (scape/error.hpp).
+// The `scape` program. Exit status: 0 done, 1 internal error, 2 usage, 3 bad input, 4 stopped before the last step, 5 a rank
+// failed, 6 training diverged (scape/error.hpp).
 #include <cstdio>
 
 #include "commands.hpp"
@@ -41,7 +41,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "`scape COMMAND --help` explains a command. Exit status: 0 done, 1 internal error, 2 usage, 3 bad input,\n"
-      "4 stopped by a signal, 5 a rank failed, 6 training diverged.");
+      "4 stopped before the last step, 5 a rank failed, 6 training diverged.");
   Action action;
   add_train_command(app, action, argc, argv);
   add_sweep_command(app, action);

@@ -87,6 +87,56 @@ std::filesystem::path checkpoint_folder(const Arguments& arguments) {
   return std::filesystem::path(arguments.out).replace_extension(".ckpt");
 }
 
+std::vector<Setting> settings_of(const Arguments& arguments) {
+  std::vector<Setting> settings;
+  if (!arguments.config.empty()) settings = read_settings(arguments.config);
+  for (Setting& setting : parse_settings(arguments.settings)) settings.push_back(std::move(setting));
+  return settings;
+}
+
+// What there is to continue of the run file, which rank 0 alone may see.
+struct FoundRunFile {
+  std::int64_t last_step = 0;
+  bool complete = false;
+  bool of_this_run = false;     // complete, and only operational options differ
+  std::string obstacle{};       // on rank 0: why it cannot be continued at all
+  std::string other_options{};  // on rank 0
+
+  static FoundRunFile find(const Arguments& arguments, int rank) {  // collective
+    FoundRunFile found;
+    if (arguments.resume && rank == 0 && !arguments.out.empty()) found.look(arguments);
+    std::array<std::int64_t, 3> sent{found.last_step, found.complete ? 1 : 0, found.of_this_run ? 1 : 0};
+    MPI_Bcast(sent.data(), static_cast<int>(sent.size()), MPI_INT64_T, 0, MPI_COMM_WORLD);
+    found.last_step = sent[0];
+    found.complete = sent[1] != 0;
+    found.of_this_run = sent[2] != 0;
+    return found;
+  }
+
+ private:
+  void look(const Arguments& arguments) {
+    std::error_code unreadable;
+    last_step = -1;
+    if (!std::filesystem::exists(arguments.out, unreadable)) {
+      obstacle = arguments.out + " is missing";
+      return;
+    }
+    try {
+      const RunFileState state = read_run_file_state(arguments.out);
+      last_step = state.last_step;
+      complete = state.complete;
+      if (complete) {
+        const Registry registry = make_registry();
+        other_options = RunConfig(registry, settings_of(arguments)).differences_from_run_file(state.attributes);
+        of_this_run = other_options.empty();
+      }
+      obstacle = fmt::format("{} ends at step {}", arguments.out, last_step);
+    } catch (const Error& error) {  // a wrong option is told when the run is built
+      obstacle = error.what();
+    }
+  }
+};
+
 // All that a run needs. Building it can fail on one rank alone (a file that is missing on its node), so nothing in here is
 // collective except at the places that say so.
 struct Run {
@@ -99,17 +149,13 @@ struct Run {
   std::optional<CheckpointWriter> checkpoints;
   std::unique_ptr<Recorder> recorder = std::make_unique<NullRecorder>();
 
-  Run(const Arguments& arguments, int rank, int ranks) {
-    std::vector<Setting> settings;
-    if (!arguments.config.empty()) settings = read_settings(arguments.config);
-    for (Setting& setting : parse_settings(arguments.settings)) settings.push_back(std::move(setting));
-    const bool vocabulary_given = std::any_of(settings.begin(), settings.end(), [](const Setting& s) { return s.name == "vocab"; });
-    const TrainOptions& train = config.emplace(registry, settings).train;
+  Run(const Arguments& arguments, const FoundRunFile& found, int rank, int ranks) {
+    const TrainOptions& train = config.emplace(registry, settings_of(arguments)).train;
     require(!train.data.empty(), ErrorKind::usage,
             "no data: give --set data=PATH, tokens made by `scape data prepare` or known to `scape data inspect`");
     tokens.emplace(TokenFile::open(train.data));
     const std::int64_t vocabulary = tokens->info().vocabulary;
-    if (!vocabulary_given) config->model.vocab = vocabulary;
+    if (!config->vocab_given) config->model.vocab = vocabulary;
     if (config->model.vocab < vocabulary) {
       throw Error(ErrorKind::input, fmt::format("{}: token ids reach {}, but the model's vocab is {}", train.data, vocabulary - 1,
                                                 config->model.vocab));
@@ -120,7 +166,7 @@ struct Run {
     training.emplace(*tokens, Split::train, order, rank, ranks);
     validation.emplace(*tokens, Split::validation, order, rank, ranks);
     model = make_model(config->model, train.device == "cpu" ? cpu_device : Device{DeviceKind::cuda, 0});
-    if (!checkpoint_folder(arguments).empty()) open_checkpoints(arguments, rank, ranks);
+    if (!checkpoint_folder(arguments).empty()) open_checkpoints(arguments, found, rank, ranks);
     if (!arguments.init.empty() && !checkpoint) initialise_from(arguments.init, rank, ranks);
   }
 
@@ -143,7 +189,7 @@ struct Run {
     source.read(state_entry("params", StateScope::replicated, model->params()));
   }
 
-  void open_checkpoints(const Arguments& arguments, int rank, int ranks) {
+  void open_checkpoints(const Arguments& arguments, const FoundRunFile& found, int rank, int ranks) {
     const std::filesystem::path folder = checkpoint_folder(arguments);
     const TokenFileInfo& data = tokens->info();
     const CheckpointInfo info{.ranks = ranks,
@@ -167,6 +213,9 @@ struct Run {
       obstacle = "was written with other data (--allow-changes goes on with these)";
     } else if (checkpoint->info().step > config->train.steps) {
       obstacle = fmt::format("is of step {}, behind the last step {}", checkpoint->info().step, config->train.steps);
+    }
+    if (!arguments.out.empty() && found.last_step < checkpoint->info().step && obstacle.empty()) {
+      obstacle = fmt::format("is of step {}, but {}", checkpoint->info().step, found.obstacle);
     }
     if (obstacle.empty()) {
       checkpoint->verify(rank, ranks);
@@ -207,6 +256,18 @@ struct Run {
   }
 };
 
+// Room for this run's checkpoints, without those of a run that is not continued.
+void prepare_checkpoints(const Arguments& arguments, const Run& run, std::int64_t bytes) {
+  try {
+    if (!run.checkpoint) run.checkpoints->clear();
+    run.checkpoints->prepare(bytes);
+  } catch (...) {
+    std::error_code ignored;
+    if (!run.checkpoint && !arguments.out.empty()) std::filesystem::remove(arguments.out, ignored);  // begun, and empty
+    throw;
+  }
+}
+
 int train(const Arguments& arguments, Run& run, const TimeLimit& limit, int rank, int ranks) {
   const TrainOptions& options = run.config->train;
   const StopSignal stop;
@@ -241,12 +302,9 @@ int train(const Arguments& arguments, Run& run, const TimeLimit& limit, int rank
     if (run.checkpoint) trainer->resume(*run.checkpoint);
     RunInfo info = run.info(arguments, *communicator, node.crowded);
     info.first_step = trainer->first_step();
-    if (rank == 0 && run.checkpoints) {
-      if (!run.checkpoint) run.checkpoints->clear();
-      run.checkpoints->prepare(ranks * run.checkpoints->part_bytes(trainer->state()));
-    }
     if (rank == 0 && run.checkpoint) fmt::print("goes on from {}\n", run.checkpoint->folder().string());
-    run.recorder->begin(info);
+    run.recorder->begin(info);  // first: refused while another run writes the file, whose checkpoints then stay, too
+    if (rank == 0 && run.checkpoints) prepare_checkpoints(arguments, run, ranks * run.checkpoints->part_bytes(trainer->state()));
   });
   if (refused != 0) return refused;
   Watchdog watchdog(MPI_COMM_WORLD, options.watchdog,
@@ -262,20 +320,6 @@ int train(const Arguments& arguments, Run& run, const TimeLimit& limit, int rank
   return status == RunStatus::complete ? 0 : exit_status(ErrorKind::stopped);
 }
 
-// Whether there is nothing left to resume: the run file says that its run is complete. Collective.
-bool is_complete_on(int rank, const std::string& run_file) {
-  int complete = 0;
-  if (rank == 0 && !run_file.empty() && std::filesystem::exists(run_file)) {
-    try {
-      complete = read_run_file_state(run_file).complete ? 1 : 0;
-    } catch (const Error&) {  // a damaged file is told when it is to be continued
-    }
-    if (complete != 0) fmt::print("{}: complete, nothing to resume\n", run_file);
-  }
-  MPI_Bcast(&complete, 1, MPI_INT, 0, MPI_COMM_WORLD);
-  return complete != 0;
-}
-
 int run_train(const Arguments& arguments, int argc, char** argv) {
   if (arguments.list) return list_all();
   require(!arguments.resume || !checkpoint_folder(arguments).empty(), ErrorKind::usage,
@@ -287,14 +331,24 @@ int run_train(const Arguments& arguments, int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   std::optional<Run> run;
   std::optional<TimeLimit> limit;
-  if (arguments.resume && is_complete_on(rank, arguments.out)) return 0;
+  const FoundRunFile found = FoundRunFile::find(arguments, rank);
+  if (found.of_this_run) {
+    if (rank == 0) fmt::print("{}: complete, nothing to resume\n", arguments.out);
+    return 0;
+  }
   int status = on_all_ranks("scape train", [&] {
-    run.emplace(arguments, rank, ranks);
+    run.emplace(arguments, found, rank, ranks);
     limit.emplace(run->config->train.max_minutes, run->config->train.job_margin_seconds);
     if (rank != 0) return;
     std::vector<std::unique_ptr<Recorder>> recorders;
     if (!arguments.out.empty()) {
       const bool starts_anew = !run->checkpoint && arguments.overwrite;
+      if (found.complete && !run->checkpoint && !starts_anew) {
+        throw Error(ErrorKind::usage,
+                    fmt::format("{}: is complete, with other options: {}; it has no checkpoint to go on from, so give "
+                                "another --out, or --overwrite",
+                                arguments.out, found.other_options));
+      }
       recorders.push_back(std::make_unique<Hdf5Recorder>(arguments.out, starts_anew        ? ExistingFile::overwrite
                                                                         : arguments.resume ? ExistingFile::append
                                                                                            : ExistingFile::refuse));

@@ -89,7 +89,7 @@ ModelConfig model_config(std::string_view name) {
 void ModelConfig::declare(OptionTable& table) {
   table.add("vocab", vocab, "number of token ids", {.min = 1});
   table.add("context", context, "longest sequence, in tokens", {.min = 1});
-  table.add("layers", layers, "transformer blocks", {.min = 1});
+  table.add("layers", layers, "transformer blocks", {.min = 1, .max = 10'000});
   table.add("width", width, "size of the residual stream", {.min = 1});
   table.add("heads", heads, "query heads; head size is width / heads", {.min = 1});
   table.add("kv_heads", kv_heads, "key and value heads, a divisor of heads", {.min = 1});

@@ -34,8 +34,8 @@ ConsoleRecorder::ConsoleRecorder(std::FILE* out, bool terminal) : out_(out), ter
 
 void ConsoleRecorder::begin(const RunInfo& info) {
   info_ = info;
-  fmt::print(out_, "{}: {} rank{}{}, {} steps of {} tokens\n", info.name, info.ranks, info.ranks == 1 ? "" : "s",
-             info.oversubscribed ? " (more than cores)" : "", info.planned_steps, info.tokens_per_step);
+  fmt::print(out_, "{}{}{} rank{}{}, {} steps of {} tokens\n", info.name, info.name.empty() ? "" : ": ", info.ranks,
+             info.ranks == 1 ? "" : "s", info.oversubscribed ? " (more than cores)" : "", info.planned_steps, info.tokens_per_step);
   std::fflush(out_);
 }
 

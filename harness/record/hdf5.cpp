@@ -166,6 +166,16 @@ void Object::remove_attribute(const std::string& name) {
   if (exists > 0) check(H5Adelete(handle_.id(), name.c_str()), where_, what);
 }
 
+std::vector<std::string> Object::attribute_names() const {
+  std::vector<std::string> names;
+  const auto take = [](hid_t, const char* name, const H5A_info_t*, void* list) -> herr_t {
+    static_cast<std::vector<std::string>*>(list)->emplace_back(name);
+    return 0;
+  };
+  check(H5Aiterate2(handle_.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, take, &names), where_, "list the attributes");
+  return names;
+}
+
 std::vector<hsize_t> Dataset::extent() const {
   const Handle space = owned(H5Dget_space(handle_.id()), H5Sclose, where_, "read the size");
   const int dimensions = H5Sget_simple_extent_ndims(space.id());

@@ -57,6 +57,8 @@ class Object {
   /// Empty when there is no such attribute. Throws Error(input) for one of another kind than OptionValue holds.
   [[nodiscard]] std::optional<OptionValue> attribute(const std::string& name) const;
   void remove_attribute(const std::string& name);  // if it is there
+  /// In alphabetical order.
+  [[nodiscard]] std::vector<std::string> attribute_names() const;
 
  protected:
   Object(Handle handle, std::string where) : handle_(std::move(handle)), where_(std::move(where)) {}

@@ -418,6 +418,12 @@ RunFileState read_run_file_state(const std::filesystem::path& path) {
   state.status = attribute_or(file, "status", std::string("running"));
   state.attempt = attribute_or<std::int64_t>(file, "attempt", 1);
   state.planned_steps = attribute_or<std::int64_t>(file, "planned_steps", 0);
+  for (const std::string& name : file.attribute_names()) {
+    try {
+      state.attributes[name] = to_string(*file.attribute(name));
+    } catch (const Error&) {  // of another kind, so somebody's note
+    }
+  }
   const hdf5::Group group = file.group("steps");
   const std::vector<double> steps = group.dataset("step").read();
   if (const std::size_t rows = rows_present(steps); rows > 0) {

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -57,14 +58,15 @@ class Hdf5Recorder final : public Recorder {
   std::unique_ptr<Writer> writer_;
 };
 
-/// How far the run in a file got; enough to decide whether to run it again.
+/// How far the run in a file got, and what it was; enough to decide whether to run it again.
 struct RunFileState {
   bool complete = false;
   std::string status;  // "running", "complete", "stopped", "failed"
   std::int64_t attempt = 0;
   std::int64_t planned_steps = 0;
-  std::int64_t last_step = 0;        // 0: no step recorded
-  double last_loss = not_available;  // of the last step
+  std::int64_t last_step = 0;                       // 0: no step recorded
+  double last_loss = not_available;                 // of the last step
+  std::map<std::string, std::string> attributes{};  // of the file, as text; options among them
 };
 
 /// Throws Error(input) naming the file if it is missing, damaged or not a run file.

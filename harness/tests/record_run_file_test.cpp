@@ -96,6 +96,8 @@ TEST(RunFile, HoldsEveryValueUnderItsColumn) {
   EXPECT_EQ(state.last_step, 30);
   EXPECT_EQ(state.last_loss, 5.0 / 30);
   EXPECT_EQ(state.planned_steps, 100);
+  EXPECT_EQ(state.attributes.at("density"), "0.01");
+  EXPECT_EQ(state.attributes.at("overlap"), "false");
 }
 
 TEST(RunFile, StoppedAndFailedRunsAreNotComplete) {

@@ -51,6 +51,28 @@ Error error_of(Call call) {
   return {ErrorKind::internal, "no error"};
 }
 
+TEST(RunConfig, ComparesWithTheAttributesOfARunFile) {
+  const auto differences = [](const std::vector<std::string>& mine) {
+    std::map<std::string, std::string> attributes = RunConfig(core_registry(), settings({"optimizer=scape", "vocab=300"})).texts();
+    attributes["started"] = "2026-11-29";
+    return RunConfig(core_registry(), settings(mine)).differences_from_run_file(attributes);
+  };
+  EXPECT_EQ(differences({"optimizer=scape"}), "");
+  EXPECT_EQ(differences({"optimizer=scape", "vocab=300", "data=elsewhere", "threads=2"}), "");
+  EXPECT_EQ(differences({"optimizer=scape", "vocab=256"}), "vocab=300 there, 256 here");
+  EXPECT_EQ(differences({"optimizer=scape", "seed=7"}), "init_seed=1 there, 7 here, seed=1 there, 7 here");
+}
+
+TEST(RunConfig, RefusesWhatCannotRun) {
+  for (const char* setting : {"sequence_length=65", "threads=1025", "layers=10001"}) {
+    EXPECT_EQ(error_of([&] {
+                RunConfig(core_registry(), settings({"model=gpt-nano", setting}));
+              }).kind(),
+              ErrorKind::usage)
+        << setting;
+  }
+}
+
 TEST(RunConfig, LaterSettingsWinAndMethodOptionsArePart) {
   const RunConfig config(core_registry(),
                          settings({"optimizer=scape", "density=0.1", "model=llama-nano", "density=0.02", "steps=7"}));

@@ -36,6 +36,7 @@ TEST(TimeLimit, IsNoneUnlessAskedFor) {
 TEST(TimeLimit, CountsFromItsConstruction) {
   EXPECT_NEAR(*TimeLimit(3, 120).seconds_left(), 180, 5);
   EXPECT_EQ(TimeLimit(1e-15, 120).reached(), StopReason::time_limit);
+  EXPECT_EQ(TimeLimit(1e300, 120).reached(), StopReason::none);
 }
 
 TEST(TimeLimit, LeavesAMarginBeforeTheJobEnds) {

@@ -41,7 +41,7 @@ void TrainOptions::declare(OptionTable& table) {
   table.add("communication_stream", communication_stream,
             "collectives on a stream of their own, so that they can overlap with computing");
   table.add("threads", threads, "threads of a rank; 0: OMP_NUM_THREADS, else the node's processors shared by its ranks",
-            {.min = 0});
+            {.min = 0, .max = 1024});
   table.add("steps", steps, "training steps", {.min = 1});
   table.add("global_batch", global_batch, "sequences per step over all ranks", {.min = 1});
   table.add("micro_batch", micro_batch, "sequences per forward pass on a rank; 0: all at once", {.min = 0});
@@ -110,10 +110,15 @@ RunConfig::RunConfig(const Registry& registry, std::span<const Setting> settings
     table_.set(setting);
     if (method_table_.contains(setting.name)) method_table_.set(setting);
     init_seed_given = init_seed_given || setting.name == "init_seed";
+    vocab_given = vocab_given || setting.name == "vocab";
   }
   if (!init_seed_given) model.init_seed = train.seed;
   model.validate();
   if (train.sequence_length == 0) train.sequence_length = model.context;
+  if (train.sequence_length > model.context) {
+    throw Error(ErrorKind::usage, "sequence_length=" + std::to_string(train.sequence_length) +
+                                      " exceeds the model's context=" + std::to_string(model.context));
+  }
   require(train.device == "cpu" || train.device == "cuda", ErrorKind::usage, "option 'device' takes cpu or cuda");
 }
 
@@ -136,6 +141,13 @@ std::string RunConfig::differences(const std::map<std::string, std::string>& sav
     if (!mine.contains(name)) tell(name, there, "unknown");
   }
   return text;
+}
+
+std::string RunConfig::differences_from_run_file(std::map<std::string, std::string> attributes) const {
+  const std::map<std::string, std::string> mine = texts();
+  std::erase_if(attributes, [&](const auto& attribute) { return !mine.contains(attribute.first); });
+  if (!vocab_given) attributes["vocab"] = mine.at("vocab");
+  return differences(attributes);
 }
 
 std::string RunConfig::label() const {

@@ -58,6 +58,7 @@ class RunConfig {
 
   TrainOptions train;
   ModelConfig model;
+  bool vocab_given = false;  // else the tokens decide
 
   [[nodiscard]] const MethodChoice& method() const { return *method_; }
   /// All options with their values, in the order of their declaration.
@@ -67,6 +68,9 @@ class RunConfig {
   /// "learning_rate=0.01 there, 0.02 here" for the options that a checkpoint with `saved` options has otherwise and that are not
   /// operational; empty: the run can go on from it.
   [[nodiscard]] std::string differences(const std::map<std::string, std::string>& saved) const;
+  /// The same for the attributes of a run file, facts among them. A vocabulary that was not given is that of the tokens, unknown
+  /// here.
+  [[nodiscard]] std::string differences_from_run_file(std::map<std::string, std::string> attributes) const;
   /// "scape density=0.01": the method and what was set of it, for people.
   [[nodiscard]] std::string label() const;
 

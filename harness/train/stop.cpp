@@ -63,8 +63,8 @@ bool StopSignal::requested() const {
 
 TimeLimit::TimeLimit(double max_minutes, double job_margin_seconds) {
   const auto now = Clock::now();
-  const auto seconds = [](double value) {
-    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
+  const auto seconds = [](double value) {  // at most a century: clocks count nanoseconds in 64 bits
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(value, 3e9)));
   };
   if (max_minutes > 0) limit_ = now + seconds(60 * max_minutes);
   const auto end = number_from("SLURM_JOB_END_TIME");

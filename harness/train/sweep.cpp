@@ -10,6 +10,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <sstream>
 #include <system_error>
 #include <thread>
@@ -23,14 +24,31 @@ namespace scape {
 
 namespace {
 
-bool is_complete(const std::filesystem::path& file, std::int64_t steps) {
-  if (!std::filesystem::exists(file)) return false;
+// Nothing for a file that is missing or damaged: it is made again.
+std::optional<RunFileState> state_of(const std::filesystem::path& file) {
+  if (!std::filesystem::exists(file)) return std::nullopt;
   try {
-    const RunFileState state = read_run_file_state(file);
-    return state.complete && state.planned_steps == steps && state.last_step == steps && std::isfinite(state.last_loss);
+    return read_run_file_state(file);
   } catch (const Error&) {
-    return false;  // damaged: made again
+    return std::nullopt;
   }
+}
+
+bool is_complete(const std::filesystem::path& file, std::int64_t steps) {
+  const std::optional<RunFileState> state = state_of(file);
+  return state && state->complete && state->planned_steps == steps && state->last_step == steps && std::isfinite(state->last_loss);
+}
+
+void refuse_other_result(const std::filesystem::path& file, const RunConfig& config, int ranks) {
+  const std::optional<RunFileState> state = state_of(file);
+  if (!state || !state->complete) return;
+  std::string differences = config.differences_from_run_file(state->attributes);
+  if (const std::string& there = state->attributes.at("ranks"); there != std::to_string(ranks)) {
+    differences += fmt::format("{}ranks={} there, {} here", differences.empty() ? "" : ", ", there, ranks);
+  }
+  if (differences.empty()) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("{}: is complete, with other options: {}; give another --out, or remove it", file.string(), differences));
 }
 
 std::vector<std::string> command_line(const SweepOptions& options, const PlannedRun& run, const std::filesystem::path& file) {
@@ -81,10 +99,11 @@ int run_sweep(const Registry& registry, const SweepOptions& options) {
   int number = 0;
   for (PlannedRun& run : read_sweep(options.file)) {
     run.settings.insert(run.settings.end(), options.overrides.begin(), options.overrides.end());
-    const std::int64_t planned = RunConfig(registry, run.settings).train.steps;
+    const RunConfig config(registry, run.settings);
     if (number++ % options.parts != options.part) continue;
+    refuse_other_result(options.folder / (run.name + ".h5"), config, options.ranks);
     runs.push_back(std::move(run));
-    steps.push_back(planned);
+    steps.push_back(config.train.steps);
   }
   std::error_code failure;
   std::filesystem::create_directories(options.folder, failure);
@@ -108,9 +127,10 @@ int run_sweep(const Registry& registry, const SweepOptions& options) {
       ++complete;
       continue;
     }
-    fmt::print("{}: failed with status {}\n", head, status);
+    const bool stopped = status == exit_status(ErrorKind::stopped);
+    fmt::print("{}: {} with status {}\n", head, stopped ? "stopped" : "failed", status);
     if (first_failure == 0) first_failure = status;
-    if (status == exit_status(ErrorKind::stopped) || status > 128) break;
+    if (stopped || status > 128) break;
   }
   fmt::print("{} of {} runs complete in {}\n", complete, runs.size(), options.folder.string());
   return first_failure;

@@ -26,10 +26,11 @@ struct SweepOptions {
 [[nodiscard]] std::string default_launcher(int ranks);
 
 /// Checks every run before it starts the first. A run whose file is complete, has the planned steps and a finite last loss is
-/// kept; one that was stopped goes on from its last checkpoint; any other file of that name is replaced. With `parts` > 1 only the
-/// runs part, part + parts, … of the file are this sweep's business: a job array shares a sweep. Returns 0 if all runs are complete
-/// at the end, else the exit status of the first that failed; a run that was stopped by a signal ends the sweep. Throws Error(usage
-/// | input) for a sweep that cannot be meant.
+/// kept; one that was stopped goes on from its last checkpoint; any other file of that name is replaced, but a complete run of
+/// other options or on another number of ranks is Error(usage): neither is it this sweep's result, nor may it be lost. With `parts`
+/// > 1 only the runs part, part + parts, … of the file are this sweep's business: a job array shares a sweep. Returns 0 if all runs
+/// are complete at the end, else the exit status of the first that failed; a run that was stopped by a signal ends the sweep.
+/// Throws Error(usage | input) for a sweep that cannot be meant.
 [[nodiscard]] int run_sweep(const Registry& registry, const SweepOptions& options);
 
 }  // namespace scape

@@ -150,6 +150,10 @@ std::vector<StateEntry> Trainer::state() {
 
 void Trainer::resume(const Checkpoint& checkpoint) {
   checkpoint.load(state(), *control_);
+  if (const std::int64_t done = progress_.host()[0]; done != checkpoint.info().step) {
+    throw Error(ErrorKind::input, checkpoint.folder().string() + ": its manifest says step " +
+                                      std::to_string(checkpoint.info().step) + ", its state is after step " + std::to_string(done));
+  }
 }
 
 void Trainer::begin_checkpoint(std::int64_t step) {

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# usage: resume_test.sh SCAPE_PROGRAM
+# What is there already when a run or a sweep starts: complete runs of these or other options, run files without their checkpoints and the
+# other way round, files in use. Nothing that was computed is lost or passed off as something else.
+set -euo pipefail
+scape=$1
+work=$(mktemp -d)
+trap 'status=$?; ((status == 0)) || tail -n 5 "$work"/log; rm -rf "$work"; exit $status' EXIT
+cd "$work"
+
+fail() {
+  echo "resume_test: $*"
+  exit 1
+}
+expect() { # STATUS TEXT COMMAND…
+  local status=0
+  "${@:3}" >log 2>&1 || status=$?
+  ((status == $1)) || fail "status $status, not $1: ${*:3}"
+  grep -qF -- "$2" log || fail "does not say '$2': ${*:3}"
+}
+train() { # NAME [OPTION…]
+  "$scape" train --set data=tokens.bin model=gpt-nano layers=1 width=12 sequence_length=8 global_batch=2 validation_batches=1 "${@:2}" --out "$1.h5"
+}
+steps() { # FILE: the steps in it
+  /usr/bin/python3 -c 'import h5py, sys; print(*(s for s in h5py.File(sys.argv[1])["steps/step"][:] if s >= 0))' "$1"
+}
+
+"$scape" data prepare --synthetic --out tokens.bin >/dev/null
+
+# Without checkpoints: a complete run is kept, and never passed off as one of other options.
+expect 0 'complete: 4 of 4' train bare steps=4
+expect 0 'nothing to resume' train bare steps=4 validate_every=2 --resume
+expect 2 'bare.h5: is complete, with other options: steps=4 there, 6 here' train bare steps=6 --resume --allow-changes
+[[ $(steps bare.h5) == "1 2 3 4" ]] || fail "a refused run changed its file"
+expect 0 'complete: 2 of 2' train bare steps=2 --resume --overwrite
+
+# With checkpoints: more steps on demand.
+expect 0 'complete: 4 of 4' train run steps=4 checkpoint_every=2
+expect 2 'written with other options: steps=4 there, 6 here' train run steps=6 checkpoint_every=2 --resume
+expect 0 'complete: 6 of 6' train run steps=6 checkpoint_every=2 --resume --allow-changes
+[[ $(steps run.h5) == "1 2 3 4 5 6" ]] || fail "a prolonged run has other steps"
+
+sed -i 's/"step": 6/"step": 5/' run.ckpt/step-00000006/manifest.json
+expect 3 'step-00000006: its manifest says step 5, its state is after step 6' train run steps=8 checkpoint_every=2 --resume --allow-changes
+sed -i 's/"step": 5/"step": 6/' run.ckpt/step-00000006/manifest.json
+
+# A run file that does not reach its checkpoint: refused, or begun anew from step 1.
+for damage in 'rm run.h5' 'truncate -s 1000 run.h5' 'rm -r run.h5; mkdir run.h5'; do
+  cp run.h5 kept.h5
+  eval "$damage"
+  expect 2 'run.ckpt/step-00000006: is of step 6, but run.h5' train run steps=8 checkpoint_every=2 --resume --allow-changes
+  [[ -d run.ckpt/step-00000006 ]] || fail "a refused run lost its checkpoint"
+  [[ ! -d run.h5 ]] || rmdir run.h5
+  mv kept.h5 run.h5
+done
+rm run.h5
+expect 0 'complete: 6 of 6' train run steps=6 checkpoint_every=2 --resume --overwrite
+[[ $(steps run.h5) == "1 2 3 4 5 6" ]] || fail "a run begun anew has other steps"
+
+# Two runs into one file: the second is refused, and the first keeps its checkpoints.
+/usr/bin/python3 -c 'import h5py, time; file = h5py.File("run.h5", "a"); open("open", "w"); time.sleep(60)' &
+while [[ ! -e open ]]; do sleep 0.1; done
+expect 3 'run.h5' train run steps=6 checkpoint_every=2 --overwrite
+kill $!
+[[ -d run.ckpt/step-00000006 ]] || fail "the checkpoints of a run that is going on were removed"
+
+# No room for checkpoints: no run file is left either.
+touch blocked.ckpt
+expect 3 'blocked.ckpt: cannot make this folder for checkpoints' train blocked steps=2
+[[ ! -e blocked.h5 ]] || fail "a run that could not start left a file"
+
+# A sweep does not count runs of other options or ranks as its own, nor replace them.
+cat >sweep.toml <<'T'
+data = "tokens.bin"
+model = "gpt-nano"
+layers = 1
+width = 12
+sequence_length = 8
+global_batch = 2
+validation_batches = 1
+steps = 3
+[[run]]
+name = "a"
+T
+sweep() { "$scape" sweep sweep.toml --launcher env "$@"; }
+expect 0 '1 of 1 runs complete' sweep --out runs --ranks 1
+expect 0 'a: complete, kept' sweep --out runs --ranks 1
+expect 2 'runs/a.h5: is complete, with other options: steps=3 there, 5 here' sweep --out runs --ranks 1 --set steps=5
+expect 2 'ranks=1 there, 2 here' sweep --out runs --ranks 2
+truncate -s 1000 runs/a.h5
+expect 0 '1 of 1 runs complete' sweep --out runs --ranks 1
+expect 4 '[1/1] a: stopped with status 4' sweep --out clock --ranks 1 --set steps=100000 max_minutes=0.0001
+expect 0 ' 3 steps' sweep --out clock --ranks 1 # of another length: begun anew, for it is not complete
