@@ -213,8 +213,11 @@ void require_run_file(const hdf5::File& file, const std::filesystem::path& path)
 class Hdf5Recorder::Writer {
  public:
   static std::unique_ptr<Writer> create(const std::filesystem::path& path, bool replace, const RunInfo& info) {
-    hdf5::File file(path, replace ? hdf5::Mode::replace : hdf5::Mode::create);
+    std::error_code unknown;
+    bool ours = !std::filesystem::exists(path, unknown);  // else only once it is open: another run may write it
     try {
+      hdf5::File file(path, replace ? hdf5::Mode::replace : hdf5::Mode::create);
+      ours = true;
       file.reserve(4 * bytes_for_attributes);
       file.set_attribute("started", utc_now());
       Tables tables{Table::create(file.create_group("steps"), step_columns(info.extra)),
@@ -223,7 +226,7 @@ class Hdf5Recorder::Writer {
       return std::unique_ptr<Writer>(new Writer(std::move(file), std::move(tables), 1, info));
     } catch (const Error&) {
       std::error_code ignored;
-      if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);  // nothing half-written
+      if (ours && std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);  // nothing half-written
       throw;
     }
   }

@@ -144,7 +144,7 @@ TEST(FullDisk, IsAnErrorThatNamesTheFileAndLeavesAReadableOne) {
   const TemporaryFolder folder;
   const auto path = folder / "run.h5";
   const auto message = folder / "message";
-  for (const rlim_t limit : {rlim_t{1024}, rlim_t{1} << 20}) {
+  for (const rlim_t limit : {rlim_t{0}, rlim_t{1024}, rlim_t{1} << 20}) {
     std::filesystem::remove(path);
     const pid_t child = start([&]() -> int {
       std::signal(SIGXFSZ, SIG_IGN);

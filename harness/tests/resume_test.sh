@@ -82,12 +82,26 @@ steps = 3
 [[run]]
 name = "a"
 T
-sweep() { "$scape" sweep sweep.toml --launcher env "$@"; }
+sweep() { "$scape" sweep sweep.toml --launcher "${launcher:-env}" "$@"; }
 expect 0 '1 of 1 runs complete' sweep --out runs --ranks 1
 expect 0 'a: complete, kept' sweep --out runs --ranks 1
 expect 2 'runs/a.h5: is complete, with other options: steps=3 there, 5 here' sweep --out runs --ranks 1 --set steps=5
 expect 2 'ranks=1 there, 2 here' sweep --out runs --ranks 2
 truncate -s 1000 runs/a.h5
 expect 0 '1 of 1 runs complete' sweep --out runs --ranks 1
+launcher=nosuch expect 3 'cannot start nosuch' sweep --out launcher
 expect 4 '[1/1] a: stopped with status 4' sweep --out clock --ranks 1 --set steps=100000 max_minutes=0.0001
 expect 0 ' 3 steps' sweep --out clock --ranks 1 # of another length: begun anew, for it is not complete
+
+# A signal to the sweep alone stops its run with a checkpoint, then the sweep; the run goes on where it was.
+"$scape" sweep sweep.toml --launcher env --ranks 1 --out signal --set steps=20000 checkpoint_every=1 >log 2>&1 &
+for _ in {1..300}; do
+  compgen -G 'signal/a.ckpt/step-*' >/dev/null && break
+  sleep 0.1
+done
+kill -TERM $!
+status=0
+wait $! || status=$?
+((status == 4)) || fail "a signal ended the sweep with status $status"
+grep -q 'stopped by a signal after step' log || fail "the run of a stopped sweep was not stopped"
+expect 4 'goes on from' sweep --out signal --ranks 1 --set steps=20000 checkpoint_every=1 max_minutes=0.0001

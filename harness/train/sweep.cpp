@@ -66,6 +66,22 @@ std::vector<std::string> command_line(const SweepOptions& options, const Planned
   return words;
 }
 
+// What a signal handler needs: whether the sweep is to stop, and which run with it.
+volatile std::sig_atomic_t stop_requested = 0;
+volatile std::sig_atomic_t running = 0;  // process id of the launcher
+constexpr int cannot_start = 127;
+
+// TERM and USR1 are passed on, and the run stops with a checkpoint; INT comes from a terminal, which sends it to the run itself.
+void stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int signal) {
+    stop_requested = 1;
+    if (signal != SIGINT && running > 0) kill(running, SIGTERM);
+  };
+  action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) sigaction(signal, &action, nullptr);
+}
+
 // Exit status of the command; 128 + n if signal n ended it.
 int execute(const std::vector<std::string>& words) {
   std::vector<char*> arguments;
@@ -77,11 +93,14 @@ int execute(const std::vector<std::string>& words) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);  // no run outlives its sweep
     execvp(arguments[0], arguments.data());
     std::fprintf(stderr, "scape sweep: cannot start %s: %s\n", arguments[0], std::generic_category().message(errno).c_str());
-    _exit(127);
+    _exit(cannot_start);
   }
+  running = child;
+  if (stop_requested != 0) kill(child, SIGTERM);  // the signal came before
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
+  running = 0;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -109,6 +128,7 @@ int run_sweep(const Registry& registry, const SweepOptions& options) {
   std::filesystem::create_directories(options.folder, failure);
   if (failure) throw Error(ErrorKind::input, options.folder.string() + ": cannot make this folder: " + failure.message());
 
+  stop_on_signals();
   int first_failure = 0;
   std::size_t complete = 0;
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -125,12 +145,17 @@ int run_sweep(const Registry& registry, const SweepOptions& options) {
     if (status == 0 && !is_complete(file, steps[i])) status = exit_status(ErrorKind::internal);
     if (status == 0) {
       ++complete;
-      continue;
+      if (stop_requested == 0 || i + 1 == runs.size()) continue;
+      first_failure = exit_status(ErrorKind::stopped);
+      break;
     }
+    if (stop_requested != 0) status = exit_status(ErrorKind::stopped);
+    const bool no_launcher = status == cannot_start;
+    if (no_launcher) status = exit_status(ErrorKind::input);
     const bool stopped = status == exit_status(ErrorKind::stopped);
     fmt::print("{}: {} with status {}\n", head, stopped ? "stopped" : "failed", status);
     if (first_failure == 0) first_failure = status;
-    if (stopped || status > 128) break;
+    if (stopped || no_launcher || status > 128) break;
   }
   fmt::print("{} of {} runs complete in {}\n", complete, runs.size(), options.folder.string());
   return first_failure;

@@ -29,7 +29,8 @@ struct SweepOptions {
 /// kept; one that was stopped goes on from its last checkpoint; any other file of that name is replaced, but a complete run of
 /// other options or on another number of ranks is Error(usage): neither is it this sweep's result, nor may it be lost. With `parts`
 /// > 1 only the runs part, part + parts, … of the file are this sweep's business: a job array shares a sweep. Returns 0 if all runs
-/// are complete at the end, else the exit status of the first that failed; a run that was stopped by a signal ends the sweep.
+/// are complete at the end, else the exit status of the first that failed; a signal (TERM, USR1, INT) stops
+/// the run and the sweep, with the status of stopped.
 /// Throws Error(usage | input) for a sweep that cannot be meant.
 [[nodiscard]] int run_sweep(const Registry& registry, const SweepOptions& options);
 
