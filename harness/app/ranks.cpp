@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
 
 #include "scape/error.hpp"
 
@@ -36,6 +37,9 @@ int on_all_ranks(const std::string& program, const std::function<void()>& work) 
   } catch (const Error& error) {
     status = exit_status(error.kind());
     message = error.what();
+  } catch (const std::bad_alloc&) {
+    status = exit_status(ErrorKind::input);
+    message = "not enough memory; `scape info model NAME` tells what a model and its method take";
   } catch (const std::exception& error) {
     status = exit_status(ErrorKind::internal);
     message = std::string("internal error: ") + error.what();

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -31,6 +32,7 @@ std::string hdf5_reason() {
     const auto end = reason.find('\'', begin + marker.size());
     reason = reason.substr(begin + marker.size(), end - begin - marker.size());
   }
+  if (reason == std::generic_category().message(EAGAIN)) return "another process has it open";  // HDF5 locks its files
   return reason.empty() ? "unknown reason" : reason;
 }
 

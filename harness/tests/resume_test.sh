@@ -60,7 +60,7 @@ expect 0 'complete: 6 of 6' train run steps=6 checkpoint_every=2 --resume --over
 # Two runs into one file: the second is refused, and the first keeps its checkpoints.
 /usr/bin/python3 -c 'import h5py, time; file = h5py.File("run.h5", "a"); open("open", "w"); time.sleep(60)' &
 while [[ ! -e open ]]; do sleep 0.1; done
-expect 3 'run.h5' train run steps=6 checkpoint_every=2 --overwrite
+expect 3 'run.h5: cannot create the file: another process has it open' train run steps=6 checkpoint_every=2 --overwrite
 kill $!
 [[ -d run.ckpt/step-00000006 ]] || fail "the checkpoints of a run that is going on were removed"
 
