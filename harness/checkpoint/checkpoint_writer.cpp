@@ -92,6 +92,8 @@ void CheckpointWriter::prepare(std::int64_t bytes) const {
   if (failure) fail(folder_, "cannot write checkpoints here: {}", failure.message());
   fs::remove_all(trial, failure);
   const fs::space_info space = fs::space(folder_, failure);
+  std::error_code not_empty;
+  fs::remove(folder_, not_empty);  // a run may need no checkpoint
   if (!failure && space.available < static_cast<std::uintmax_t>(bytes)) {
     fail(folder_, "a checkpoint needs {} MB, the disk has {} MB left", bytes / 1'000'000, space.available / 1'000'000);
   }

@@ -56,7 +56,11 @@ class Memory final : public Recorder {
   void evaluate(const ValidationRecord& record) override { evaluations.push_back(record); }
   void diagnose(const DiagnosticsRecord& record) override { diagnostics.push_back(record); }
   void checkpoint(const CheckpointRecord& record) override { checkpoints.push_back(record); }
-  void end(const RunOutcome& end) override { outcome = end; }
+  void end(const RunOutcome& end) override {
+    outcome = end;
+    if (told != nullptr) *told = end;
+  }
+  RunOutcome* told = nullptr;
 };
 
 // Breaks the gradient of one rank in chosen steps.
@@ -89,6 +93,7 @@ struct Hooks {
   std::filesystem::path checkpoints{};  // none if empty
   bool resume = false;
   std::int64_t record_fails_in_step = 0;  // on rank 0
+  RunOutcome* told = nullptr;             // how the run ended, also one that throws
 };
 
 // Stops after `steps` steps.
@@ -145,6 +150,7 @@ Outcome train(const std::vector<std::string>& assignments, const Hooks& hooks = 
   const Stream stream;
   const Stream comm_stream = options.communication_stream ? Stream(cpu_device) : stream;
   Outcome outcome;
+  outcome.record.told = hooks.told;
   if (communicator->rank() == 0) outcome.record.fails_in_step = hooks.record_fails_in_step;
   std::optional<CheckpointWriter> writer;
   const CheckpointInfo info{.ranks = communicator->size(), .options = config.texts()};
@@ -412,7 +418,9 @@ TEST(Checkpoints, OneThatCannotBeWrittenIsToldAndTrainingGoesOn) {
 TEST(Checkpoints, TheOneThatIsOwedAtTheEndMustBeWritten) {
   const SharedFolder folder;
   std::ofstream(folder.path / ".unfinished-step-00000008") << "in the way";
-  EXPECT_THROW(train({"optimizer=scape", "checkpoint_every=8"}, {.checkpoints = folder.path}), AgreedError);
+  RunOutcome told;
+  EXPECT_THROW(train({"optimizer=scape", "checkpoint_every=8"}, {.checkpoints = folder.path, .told = &told}), AgreedError);
+  EXPECT_EQ(told.status, RunStatus::failed);
 }
 
 // A full disk under the run file: the run stops on all ranks, its state saved.

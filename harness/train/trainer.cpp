@@ -186,7 +186,9 @@ void Trainer::finish_checkpoint_now() {
 void Trainer::finish_last_checkpoint() {
   finish_checkpoint_now();
   if (exchange({.loss = checkpoint_error_.empty() ? 0.0 : 1.0}).loss_sum > 0) {
-    throw AgreedError(ErrorKind::input, "the last checkpoint could not be written: " + checkpoint_error_);
+    const std::string message = "the last checkpoint could not be written: " + checkpoint_error_;
+    tell([&](Recorder& recorder) { recorder.end({RunStatus::failed, message}); });
+    throw AgreedError(ErrorKind::input, message);
   }
 }
 
