@@ -34,6 +34,7 @@ struct Arguments {
   std::string out;
   std::string checkpoints;
   std::string init;
+  std::string max_minutes;
   bool overwrite = false;
   bool resume = false;
   bool allow_changes = false;
@@ -91,6 +92,7 @@ std::vector<Setting> settings_of(const Arguments& arguments) {
   std::vector<Setting> settings;
   if (!arguments.config.empty()) settings = read_settings(arguments.config);
   for (Setting& setting : parse_settings(arguments.settings)) settings.push_back(std::move(setting));
+  if (!arguments.max_minutes.empty()) settings.push_back({"max_minutes", arguments.max_minutes, "--max-minutes"});
   return settings;
 }
 
@@ -378,6 +380,8 @@ void add_train_command(CLI::App& app, Action& action, int argc, char** argv) {
   CLI::App* command = app.add_subcommand("train", "train one model with one method (start it with mpirun for several ranks)");
   command->add_option("--config", arguments->config, "TOML file with options");
   command->add_option("--set", arguments->settings, "option, name=value, stronger than the file; may be repeated");
+  command->add_option("--max-minutes", arguments->max_minutes,
+                      "stop with a checkpoint after so much time, like --set max_minutes=M");
   command->add_option("--out", arguments->out, "run file to write (HDF5)");
   command->add_option("--checkpoints", arguments->checkpoints, "folder for checkpoints (default: beside the run file, NAME.ckpt)");
   command->add_option("--init", arguments->init, "checkpoint whose parameters the run begins with (`scape import` makes one, too)");

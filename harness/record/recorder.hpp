@@ -45,6 +45,7 @@ struct StepRecord {
   Telemetry::Seconds phase_seconds{};          // of this step
   Traffic traffic{};                           // of this step, all communicators together
   double expected_wire_bytes = not_available;  // Optimizer::expected_wire_bytes(step)
+  double flops_utilisation = not_available;    // model FLOPs of the step / (its seconds · ranks · peak of a rank's processor)
   std::int64_t data_hash = 0;                  // of the token ids of all ranks' sequences in this step
   double checkpoint_seconds = 0;               // that training waited for checkpoints since the last step; not in `seconds`
   std::vector<double> extra{};                 // parallel to RunInfo::extra

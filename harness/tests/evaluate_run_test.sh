@@ -81,7 +81,7 @@ echo '{"context": "x", "choices": ["a", "b"], "label": 2}' >>choices.jsonl
 refuses 3 'choices.jsonl: line 4: label 2 is none of the 2 choices' evaluate run.ckpt --choices choices.jsonl
 status=0
 mpirun --quiet -n 3 "${evaluate[@]}" >ranks.log 2>&1 || status=$?
-((status == 3)) && [[ $(grep -c 'line 4: label 2' ranks.log) == 1 ]] || fail "ranks do not end together, status $status"
+[[ $status == 3 && $(grep -c 'line 4: label 2' ranks.log) == 1 ]] || fail "ranks do not end together, status $status"
 mv tokens.bin moved.bin
 refuses 3 "tokens.bin: cannot be opened: No such file or directory (--data names the tokens instead of the run's options)" evaluate run.ckpt
 "$scape" data prepare --synthetic --seed 2 --out tokens.bin >/dev/null

@@ -70,7 +70,7 @@ expect 2 odd width=48 --init "$work/stopped.ckpt"
 says odd 'stopped.ckpt/step-00000040: its model has width=24, this run 48'
 
 # The clock stops a run, too.
-expect 4 late steps=1000000 max_minutes=0.02
+expect 4 late steps=1000000 --max-minutes=0.02
 says late 'stopped at max_minutes after step'
 
 /usr/bin/python3 - <<'P'

@@ -125,13 +125,18 @@ class SharedFolder {
   }
 };
 
-// Trains over `world` with the given options on top of a tiny model and a small batch.
-Outcome train(const std::vector<std::string>& assignments, const Hooks& hooks = {}, MPI_Comm world = MPI_COMM_WORLD) {
+std::vector<Setting> tiny_settings() {
   std::vector<Setting> settings;
   for (const char* base : {"layers=2", "width=32", "heads=2", "kv_heads=2", "ffn=64", "context=16", "global_batch=24",
                            "validation_batches=2", "validate_every=1000", "steps=8"}) {
     settings.push_back(parse_setting(base, "test"));
   }
+  return settings;
+}
+
+// Trains over `world` with the given options on top of a tiny model and a small batch.
+Outcome train(const std::vector<std::string>& assignments, const Hooks& hooks = {}, MPI_Comm world = MPI_COMM_WORLD) {
+  std::vector<Setting> settings = tiny_settings();
   for (const std::string& assignment : assignments) settings.push_back(parse_setting(assignment, "test"));
   const RunConfig config(all_methods(), settings);
   const TrainOptions& options = config.train;
@@ -434,6 +439,32 @@ TEST(Checkpoints, SaveTheStateWhenTheRunFileFails) {
   }
   MPI_Barrier(MPI_COMM_WORLD);
   EXPECT_EQ(Checkpoint::open(folder.path).info().step, 4);
+}
+
+// Case 21.
+TEST(Trainer, UtilisationIsAbsentWithoutAPeakAndNeverAboveOne) {
+  for (const StepRecord& record : train({"optimizer=adamw", "steps=2"}).record.steps) {
+    EXPECT_TRUE(std::isnan(record.flops_utilisation));
+  }
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  const Outcome known = train({"optimizer=adamw", "steps=2", "peak_teraflops=1000"});
+  const auto model = make_model(RunConfig(all_methods(), tiny_settings()).model);
+  for (const StepRecord& record : known.record.steps) {
+    const double most = model->flops_per_token() * 24 * 16 / (record.seconds * ranks * 1e15);  // by this rank's own seconds
+    EXPECT_GT(record.flops_utilisation, 0);
+    EXPECT_LE(record.flops_utilisation, most * (1 + 1e-9));
+    if (ranks == 1) {
+      EXPECT_NEAR(record.flops_utilisation, most, 1e-9 * most);
+    }
+  }
+  try {
+    train({"optimizer=adamw", "peak_teraflops=1e-9"});
+    ADD_FAILURE() << "more than the peak";
+  } catch (const AgreedError& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_THAT(error.what(), testing::StartsWith("peak_teraflops is too low: step 1 did "));
+  }
 }
 
 TEST(Trainer, RefusesAMicroBatchThatDoesNotDivide) {

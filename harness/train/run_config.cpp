@@ -55,6 +55,8 @@ void TrainOptions::declare(OptionTable& table) {
   table.add("checkpoint_every", checkpoint_every,
             "steps between checkpoints, also after the last step; 0: only when the run is stopped", {.min = 0});
   table.add("checkpoint_keep", checkpoint_keep, "so many of the newest checkpoints stay", {.min = 1});
+  table.add("peak_teraflops", peak_teraflops,
+            "what a rank's processor can do at most, 10^12 operations/s, for flops_utilisation; 0: not known", {.min = 0});
   table.add("max_minutes", max_minutes, "stop, with a checkpoint, after so much wall time; 0: no limit", {.min = 0});
   table.add("job_margin_seconds", job_margin_seconds,
             "stop, with a checkpoint, so long before the batch job's time limit, or a tenth of it if that is less; 0: never",
@@ -66,22 +68,10 @@ void TrainOptions::declare(OptionTable& table) {
 }
 
 bool TrainOptions::is_operational(std::string_view option) {
-  constexpr std::array names{"data",
-                             "device",
-                             "communicator",
-                             "communication_stream",
-                             "threads",
-                             "micro_batch",
-                             "recompute",
-                             "validate_every",
-                             "validation_batches",
-                             "most_skipped_in_a_row",
-                             "checkpoint_every",
-                             "checkpoint_keep",
-                             "max_minutes",
-                             "job_margin_seconds",
-                             "silence_seconds",
-                             "hang_minutes"};
+  constexpr std::array names{
+      "data",           "device",         "communicator",       "communication_stream",  "threads",          "micro_batch",
+      "recompute",      "validate_every", "validation_batches", "most_skipped_in_a_row", "checkpoint_every", "checkpoint_keep",
+      "peak_teraflops", "max_minutes",    "job_margin_seconds", "silence_seconds",       "hang_minutes"};
   return std::ranges::find(names, option) != names.end();
 }
 

@@ -36,6 +36,7 @@ struct TrainOptions {
   std::int64_t most_skipped_in_a_row = 10;
   std::int64_t checkpoint_every = 0;  // steps, also after the last; 0: only when the run is stopped
   std::int64_t checkpoint_keep = 2;   // newest ones that stay
+  double peak_teraflops = 0;          // of the processor that a rank computes on, in the model's type; 0: not known
   double max_minutes = 0;             // of wall time, then the run stops; 0: no limit
   double job_margin_seconds = 120;    // before the end of the batch job, see TimeLimit
   WatchdogOptions watchdog;

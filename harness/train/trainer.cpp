@@ -90,17 +90,19 @@ double Trainer::train_step(const StepContext& context, StepRecord& record) {
 
 // All numbers fit a double exactly.
 Trainer::Report Trainer::exchange(const Mine& mine) {
-  std::array<double, 6> sent{mine.loss,
+  std::array<double, 7> sent{mine.loss,
                              static_cast<double>(mine.stop),
                              static_cast<double>(mine.part.state),
                              static_cast<double>(mine.part.summary.bytes),
                              static_cast<double>(mine.part.summary.crc),
-                             static_cast<double>(mine.data_hash)};
+                             static_cast<double>(mine.data_hash),
+                             mine.seconds};
   std::vector<double> all(sent.size() * static_cast<std::size_t>(control_->size()));
   control_->all_gather<double>(Span<double>(std::span(sent)), Span<double>(std::span(all)), control_stream_);
   Report report;
   for (std::size_t i = 0; i < all.size(); i += sent.size()) {
     report.loss_sum += all[i];
+    report.slowest = std::max(report.slowest, all[i + 6]);
     report.stop = std::max(report.stop, static_cast<StopReason>(all[i + 1]));
     report.parts.push_back(
         {.state = static_cast<CheckpointWriter::Part::State>(all[i + 2]),
@@ -182,13 +184,24 @@ void Trainer::finish_checkpoint(const Report& report) {
 void Trainer::finish_checkpoint_now() {
   if (setup_.checkpoints->busy()) finish_checkpoint(exchange({.part = setup_.checkpoints->part(true)}));
 }
+// On all ranks together.
+void Trainer::end_in_failure(ErrorKind kind, const std::string& message) {
+  tell([&](Recorder& recorder) { recorder.end({RunStatus::failed, message}); });
+  throw AgreedError(kind, message);
+}
+
+// Model FLOPs utilisation (PaLM, arXiv 2204.02311, appendix B), by the slowest rank's time; NaN when the peak is not known.
+double Trainer::flops_utilisation(double seconds) const {
+  if (options_.peak_teraflops == 0) return not_available;
+  const double done = setup_.model.flops_per_token() * static_cast<double>(tokens_per_step_);
+  return done / (seconds * control_->size() * 1e12 * options_.peak_teraflops);
+}
+
 // Ends the checkpoint that is owed when the loop ends. All ranks learn whether it is complete, which only rank 0 knows.
 void Trainer::finish_last_checkpoint() {
   finish_checkpoint_now();
   if (exchange({.loss = checkpoint_error_.empty() ? 0.0 : 1.0}).loss_sum > 0) {
-    const std::string message = "the last checkpoint could not be written: " + checkpoint_error_;
-    tell([&](Recorder& recorder) { recorder.end({RunStatus::failed, message}); });
-    throw AgreedError(ErrorKind::input, message);
+    end_in_failure(ErrorKind::input, "the last checkpoint could not be written: " + checkpoint_error_);
   }
 }
 
@@ -207,12 +220,14 @@ RunStatus Trainer::run(const std::function<StopReason()>& stop_reason) {
     Mine mine{.loss = train_step(now, record), .data_hash = setup_.training.hash(step - 1)};
     record.expected_wire_bytes = setup_.optimizer.expected_wire_bytes(step);  // after it: some know only then
     record.traffic = setup_.communicator.traffic().since(before);
+    mine.seconds = record.seconds;
     mine.stop = record_failure_ ? StopReason::record_failure : stop_reason();
     if (setup_.checkpoints != nullptr) mine.part = setup_.checkpoints->part(false);
     const Report report = exchange(mine);
     if (setup_.checkpoints != nullptr) finish_checkpoint(report);
     record.loss = report.loss_sum / control_->size();
     record.data_hash = report.data_hash;
+    record.flops_utilisation = flops_utilisation(report.slowest);
     record.checkpoint_seconds = std::exchange(checkpoint_seconds_, 0);
     if (record.result.applied) {
       std::vector<TensorDiagnostics> tensors = diagnostics_.after_step(now, setup_.optimizer);
@@ -220,13 +235,15 @@ RunStatus Trainer::run(const std::function<StopReason()>& stop_reason) {
     }
     tell([&](Recorder& recorder) { recorder.step(record); });
     done = step;
+    if (record.flops_utilisation > 1) {
+      end_in_failure(ErrorKind::usage, "peak_teraflops is too low: step " + std::to_string(step) + " did " +
+                                           std::to_string(record.flops_utilisation) + " times that much");
+    }
 
     skipped_in_a_row = record.result.applied ? 0 : skipped_in_a_row + 1;
     if (skipped_in_a_row >= options_.most_skipped_in_a_row) {
-      const std::string message = "gradients were not finite for " + std::to_string(skipped_in_a_row) +
-                                  " steps in a row, the last was step " + std::to_string(step);
-      tell([&](Recorder& recorder) { recorder.end({RunStatus::failed, message}); });
-      throw AgreedError(ErrorKind::diverged, message);
+      end_in_failure(ErrorKind::diverged, "gradients were not finite for " + std::to_string(skipped_in_a_row) +
+                                              " steps in a row, the last was step " + std::to_string(step));
     }
     const bool last = step == options_.steps;
     if (!last) stop = report.stop;

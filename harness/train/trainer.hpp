@@ -67,6 +67,7 @@ class Trainer {
  private:
   // What every rank tells the others after a step.
   struct Report {
+    double slowest = 0;                           // seconds of the step on the slowest rank
     double loss_sum = 0;                          // over the ranks
     StopReason stop = StopReason::none;           // the strongest of any rank
     std::vector<CheckpointWriter::Part> parts{};  // of the checkpoint being written, by rank
@@ -74,6 +75,7 @@ class Trainer {
   };
   struct Mine {
     double loss = 0;
+    double seconds = 0;
     StopReason stop = StopReason::none;
     CheckpointWriter::Part part{};
     std::uint32_t data_hash = 0;
@@ -89,6 +91,8 @@ class Trainer {
   void finish_checkpoint(const Report& report);
   void finish_checkpoint_now();
   void finish_last_checkpoint();
+  [[noreturn]] void end_in_failure(ErrorKind kind, const std::string& message);
+  [[nodiscard]] double flops_utilisation(double seconds) const;
   void agree_on_records();
 
   TrainingSetup setup_;

@@ -56,7 +56,7 @@ class MaskSchedule {
   /// Coordinates on a mask made for density d: as mask_scope says of the matrices, and all of every vector.
   [[nodiscard]] std::int64_t count_for(double density) const { return choice_.count(density); }
   /// With mask_owner = ranges: coordinates on the mask of this step that each rank owns; they add up to its count. After use().
-  /// Waits for the stream where they must be counted: with mask_scope = global, or when a run on another number of ranks chose them.
+  /// Waits for the stream where they must be counted: with mask_scope = global, or if a run on other ranks chose them.
   [[nodiscard]] std::vector<std::int64_t> counts_by_owner(const Stream& stream);
   /// Coordinates on the mask of the caller's step t (StepContext::step, of which those refused until now do not count), those of
   /// each owner with mask_owner = ranges, and wire bytes of the mask made in it, by formula. With mask_scope = global, counts of
