@@ -32,7 +32,7 @@ set(SCAPE_TEST_ENVIRONMENT
 # One ctest entry that runs a program as it is. Extra arguments go to the program.
 function(scape_test name target)
   add_test(NAME ${name} COMMAND ${target} ${ARGN})
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT "${SCAPE_TEST_ENVIRONMENT}" TIMEOUT 300)
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "${SCAPE_TEST_ENVIRONMENT}" TIMEOUT 600)
 endfunction()
 
 # One ctest entry per rank count: `name_N` runs the program on N MPI ranks.
@@ -40,6 +40,6 @@ function(scape_mpi_test name target)
   cmake_parse_arguments(ARG "" "" "RANKS;ARGS" ${ARGN})
   foreach(ranks IN LISTS ARG_RANKS)
     add_test(NAME ${name}_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:${target}> ${ARG_ARGS})
-    set_tests_properties(${name}_${ranks} PROPERTIES ENVIRONMENT "${SCAPE_TEST_ENVIRONMENT}" TIMEOUT 300 PROCESSORS 2)
+    set_tests_properties(${name}_${ranks} PROPERTIES ENVIRONMENT "${SCAPE_TEST_ENVIRONMENT}" TIMEOUT 600 PROCESSORS 2)
   endforeach()
 endfunction()
