@@ -58,8 +58,10 @@ StreamBackend& stream_backend(const Stream& stream) {
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes, const Stream& stream) {
   if (bytes == 0) return;
   const DeviceKind kind = to_device.kind == DeviceKind::cpu ? from_device.kind : to_device.kind;
-  require(stream.device().kind == kind, ErrorKind::internal, "copy: the stream is on another kind of device than the memory");
-  backend(kind).copy(to, from, bytes, stream_backend(stream));
+  const DeviceKind of_stream = stream.device().kind;  // a GPU's stream copies between any two, also both of the host
+  require(of_stream == kind || kind == DeviceKind::cpu, ErrorKind::internal,
+          "copy: the stream is on another kind of device than the memory");
+  backend(of_stream).copy(to, from, bytes, stream_backend(stream));
 }
 
 void zero_bytes(void* data, Device device, std::size_t bytes, const Stream& stream) {

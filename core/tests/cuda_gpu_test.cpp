@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "methods/offload.hpp"
 #include "support/kernel_suite.hpp"
 
 namespace scape::testing {
@@ -111,6 +112,24 @@ TEST_F(Gpu, AFailedHostOperationBreaksItsStreamAndWhoWaitsForIt) {
   EXPECT_NO_THROW(before.synchronize());
   EXPECT_NO_THROW(other.synchronize());
   EXPECT_TRUE(dropped);
+}
+
+TEST_F(Gpu, PartsOfHostMemoryComeAndGoInOrder) {
+  constexpr std::int64_t n = 100'000;
+  const OffloadableVector x(n, gpu, true), sum(n, gpu, true);
+  for (std::int64_t j = 0; j < n; ++j) x.span().data()[j] = static_cast<float>(j);
+  const Stream stream(gpu);
+  Staging staging(gpu, 1000, 2);
+  const std::array vectors{Staging::Vector{x.span(), true, Staging::Use::update},
+                           Staging::Vector{sum.span(), true, Staging::Use::update}};
+  for (int round = 0; round < 3; ++round) {
+    staging.for_each_part({0, n}, vectors, stream, [&](Range, Span<float> of_x, Span<float> of_sum) {
+      update_kernels(gpu).scale(of_x, 2, stream);
+      update_kernels(gpu).add(of_sum, of_x, 1, stream);
+    });
+  }
+  stream.synchronize();
+  for (std::int64_t j = 0; j < n; ++j) ASSERT_EQ(sum.span().data()[j], static_cast<float>((2 + 4 + 8) * j)) << j;
 }
 
 TEST_F(Gpu, VectorsOfMoreThan2To31Elements) {

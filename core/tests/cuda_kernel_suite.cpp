@@ -368,9 +368,14 @@ TEST_P(KernelSuite, PackUnpackAndIndices) {
         on.sparse.indices(view, places, on.stream);
         on.sparse.scatter_add(places, packed, 3, x, on.stream);
         const std::vector<std::uint32_t> indices = places.read();
+        const Range range{n / 3, n - n / 5};
         auto part = array(on, normals(mask.count, 3), at[2]);
-        on.sparse.pack({n / 3, n - n / 5}, x, view, part, on.stream);
-        return std::pair{std::vector{packed.read(), other.read(), x.read(), part.read()}, indices};
+        auto piece = array(on, normals(range.size(), 4), at[0]);
+        on.sparse.pack(range, piece, view, part, on.stream);
+        on.sparse.unpack(range, packed, view, piece, on.stream);
+        auto cleared = array(on, normals(range.size(), 4), at[1]);
+        on.sparse.unpack(range, {}, view, cleared, on.stream);
+        return std::pair{std::vector{packed.read(), other.read(), x.read(), part.read(), piece.read(), cleared.read()}, indices};
       };
       const auto [expected, expected_indices] = run(oracle());
       const auto [got, indices] = run(tested());
@@ -427,10 +432,10 @@ TEST_P(KernelSuite, Apply) {
       for (const Range range : {Range{0, n}, Range{n / 3, n - n / 5}, Range{n / 2, n / 2}}) {
         const auto run = [&](KernelBench& on) {
           const DeviceMask view(on, mask);
-          auto theta = array(on, normals(n, 1), at[0]);
-          auto m = array(on, normals(n, 2), at[1]);
-          auto e = array(on, normals(n, 3), at[2]);
-          auto c = array(on, normals(n, 4), at[3]);
+          auto theta = array(on, normals(range.size(), 1), at[0]);
+          auto m = array(on, normals(range.size(), 2), at[1]);
+          auto e = array(on, normals(range.size(), 3), at[2]);
+          auto c = array(on, normals(range.size(), 4), at[3]);
           auto packed = array(on, normals(mask.count, 5), at[1]);
           on.sparse.apply(range, theta, m, e, c, packed, view, adam_step(), on.stream);
           return std::vector{theta.read(), m.read(), e.read(), c.read(), packed.read()};
@@ -453,10 +458,10 @@ TEST_P(KernelSuite, ApplyWithExtensions) {
         for (const int kind : {0, 1, 2}) {  // linear, √, block
           const auto run = [&](KernelBench& on) {
             const DeviceMask view(on, mask);
-            auto theta = array(on, normals(n, 1), at[0]);
-            auto m = array(on, normals(n, 2), at[1]);
-            auto e = array(on, normals(n, 3), at[2]);
-            auto c = array(on, normals(n, 4), at[3]);
+            auto theta = array(on, normals(range.size(), 1), at[0]);
+            auto m = array(on, normals(range.size(), 2), at[1]);
+            auto e = array(on, normals(range.size(), 3), at[2]);
+            auto c = array(on, normals(range.size(), 4), at[3]);
             auto packed = array(on, normals(mask.count, 5), at[1]);
             auto ages = array(on, random_ages, at[1]);
             auto v = array(on, squares(n / 7 + 2, 6), at[1]);

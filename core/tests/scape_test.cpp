@@ -191,6 +191,53 @@ void restore(ScapeRun& run, const Snapshot& saved, std::int64_t next_step) {
   run.next_step = next_step;
 }
 
+// A way to make a run.
+struct Way {
+  const char* name;
+  Scape::Options options;
+  Streams streams = Streams::immediate;
+  std::int64_t piece = 0;  // unless 0: slow collectives, in pieces of so many elements
+};
+
+// Every way gives the bits of the first in each of 25 steps, on all ranks. So does the last way continued from the state of the
+// first in each step, after it has refused a gradient that is not finite at bad(t) without a trace.
+void expect_equal_bits(const ParameterLayout& layout, const std::vector<Way>& ways,
+                       const std::function<std::vector<std::int64_t>(std::int64_t)>& bad) {
+  std::vector<std::unique_ptr<ScapeRun>> runs;
+  for (const Way& way : ways) {
+    runs.push_back(std::make_unique<ScapeRun>(layout, way.options, exact_common(), way.streams));
+    if (way.piece == 0) continue;
+    runs.back()->rig.comm =
+        std::make_unique<Communicator>(std::make_unique<SlowTransport>(detail::make_mpi_transport(MPI_COMM_WORLD, way.piece)));
+  }
+  for (std::int64_t t = 1; t <= 25; ++t) {
+    ScapeRun resumed(layout, ways.back().options, exact_common());
+    resumed.random_step();
+    restore(resumed, snapshot(*runs[0]), t);
+    for (const std::int64_t where : bad(t)) {
+      for (const float value : {infinity, std::numeric_limits<float>::quiet_NaN()}) {
+        const Snapshot before = snapshot(resumed);
+        const auto gradient = resumed.random_gradient(t);
+        const bool bad_rank = resumed.rank() == static_cast<int>(t) % resumed.ranks();
+        EXPECT_FALSE(resumed.step([&](std::int64_t j) { return j == where && bad_rank ? value : gradient(j); }).applied) << where;
+        --resumed.next_step;
+        EXPECT_TRUE(snapshot(resumed) == before) << where;
+      }
+    }
+    const StepResult last = resumed.random_step();
+    EXPECT_TRUE(last.applied);
+    const StepResult first = runs[0]->random_step();
+    const Snapshot expected = snapshot(*runs[0]);
+    EXPECT_TRUE(snapshot(resumed) == expected) << "resumed, step " << t;
+    EXPECT_EQ(last.residual_norm, first.residual_norm) << t;
+    EXPECT_TRUE(same_on_all_ranks(expected.params.data(), expected.params.size() * sizeof(float), MPI_COMM_WORLD)) << t;
+    for (std::size_t i = 1; i < runs.size(); ++i) {
+      EXPECT_TRUE(runs[i]->random_step().applied);
+      EXPECT_TRUE(snapshot(*runs[i]) == expected) << ways[i].name << ", step " << t;
+    }
+  }
+}
+
 // |actual − expected| ≤ relative · (|expected| + the largest |expected|, or `terms` if that is larger: the size of the numbers
 // that may have cancelled each other).
 void expect_close(const std::vector<float>& actual, const ScapeOracle::Vector& expected, double relative, const char* what,
@@ -1439,35 +1486,10 @@ TEST(ScapePayload, CodesChangeNoBitOfWhatMayNotChange) {
                                       {sharded_form, PayloadType::bf16},
                                       {sharded_form, PayloadType::fp8}}) {
     const Scape::Options set = in_form(form, coded(payload, 2, 1, 0.05));
-    std::vector<std::unique_ptr<ScapeRun>> runs;
-    runs.push_back(std::make_unique<ScapeRun>(200, set, exact_common()));
-    runs.push_back(std::make_unique<ScapeRun>(200, set, exact_common(), Streams::queued));
-    runs.push_back(std::make_unique<ScapeRun>(200, set, exact_common(), Streams::queued));
-    runs.back()->rig.comm =
-        std::make_unique<Communicator>(std::make_unique<SlowTransport>(detail::make_mpi_transport(MPI_COMM_WORLD, 50)));
-    for (std::int64_t t = 1; t <= 25; ++t) {
-      ScapeRun& whole = *runs.front();
-      ScapeRun resumed(200, set, exact_common());
-      resumed.random_step();
-      restore(resumed, snapshot(whole), t);
-      for (const std::int64_t where : {7 * t, 100 + 3 * t}) {
-        const auto gradient = resumed.random_gradient(t);
-        const bool bad_rank = resumed.rank() == static_cast<int>(t) % resumed.ranks();
-        const Snapshot before = snapshot(resumed);
-        EXPECT_FALSE(
-            resumed.step([&](std::int64_t j) { return j == where && bad_rank ? (t % 2 == 0 ? infinity : NAN) : gradient(j); })
-                .applied)
-            << where;
-        --resumed.next_step;
-        EXPECT_TRUE(snapshot(resumed) == before) << where;
-      }
-      EXPECT_TRUE(resumed.random_step().applied);
-      for (const auto& run : runs) EXPECT_TRUE(run->random_step().applied);
-      const Snapshot expected = snapshot(whole);
-      EXPECT_TRUE(snapshot(resumed) == expected) << "resumed, step " << t;
-      EXPECT_TRUE(snapshot(*runs[1]) == expected) << "queued, step " << t;
-      EXPECT_TRUE(snapshot(*runs[2]) == expected) << "slow, step " << t;
-    }
+    expect_equal_bits(mixed_layout(200), {{"immediate", set}, {"queued", set, Streams::queued}, {"slow", set, Streams::queued, 50}},
+                      [](std::int64_t t) {
+                        return std::vector{7 * t, 100 + 3 * t};
+                      });
   }
   Scape::Options both = coded(PayloadType::bf16);
   both.buckets.overlap = Overlap::bucketed;
@@ -1676,32 +1698,9 @@ TEST(ScapeExtensions, ChangeNoBitOfWhatMayNotChange) {
   for (const Form& form : all_forms) {
     const Scape::Options base = in_form(form, options_with(0.1, 2, 1, 0.2));
     for (const Scape::Options& set : {scaled(BacklogScaling::linear, 5, base), in_blocks(base)}) {
-      const ParameterLayout layout = layout_of_rows(14);
-      std::vector<std::unique_ptr<ScapeRun>> runs;
-      for (const Streams streams : {Streams::immediate, Streams::queued, Streams::queued})
-        runs.push_back(std::make_unique<ScapeRun>(layout, set, exact_common(), streams));
-      runs.back()->rig.comm =
-          std::make_unique<Communicator>(std::make_unique<SlowTransport>(detail::make_mpi_transport(MPI_COMM_WORLD)));
-      for (std::int64_t t = 1; t <= 25; ++t) {
-        ScapeRun resumed(layout, set, exact_common());
-        resumed.random_step();
-        restore(resumed, snapshot(*runs[0]), t);
-        for (const float bad : {infinity, std::numeric_limits<float>::quiet_NaN()}) {
-          const Snapshot before = snapshot(resumed);
-          const auto gradient = resumed.random_gradient(t);
-          const bool bad_rank = resumed.rank() == static_cast<int>(t) % resumed.ranks();
-          EXPECT_FALSE(resumed.step([&](std::int64_t j) { return j == 8 * t && bad_rank ? bad : gradient(j); }).applied);
-          --resumed.next_step;
-          EXPECT_TRUE(snapshot(resumed) == before) << t;
-        }
-        EXPECT_TRUE(resumed.random_step().applied);
-        for (const auto& run : runs) EXPECT_TRUE(run->random_step().applied);
-        const Snapshot expected = snapshot(*runs[0]);
-        EXPECT_TRUE(snapshot(resumed) == expected) << "resumed, step " << t;
-        EXPECT_TRUE(snapshot(*runs[1]) == expected) << "queued, step " << t;
-        EXPECT_TRUE(snapshot(*runs[2]) == expected) << "slow, step " << t;
-        EXPECT_TRUE(same_on_all_ranks(expected.params.data(), expected.params.size() * sizeof(float), MPI_COMM_WORLD));
-      }
+      expect_equal_bits(layout_of_rows(14),
+                        {{"immediate", set}, {"queued", set, Streams::queued}, {"slow", set, Streams::queued, 1 << 20}},
+                        [](std::int64_t t) { return std::vector{8 * t}; });
     }
   }
 }
@@ -1759,6 +1758,41 @@ TEST(ScapeExtensions, AreRefusedWhereTheyCannotBe) {
               ::testing::AllOf(HasSubstr("backlog_scaling"), HasSubstr("normaliser")));
   EXPECT_THAT(refused(in_blocks(bucketed(1, 20))), ::testing::AllOf(HasSubstr("overlap"), HasSubstr("normaliser")));
   EXPECT_THAT(refused(in_blocks(coded(PayloadType::bf16))), ::testing::AllOf(HasSubstr("payload"), HasSubstr("normaliser")));
+}
+
+// ---- memory of the host ----
+
+Scape::Options offloaded(Offload what, Scape::Options options, std::int64_t piece = 64) {
+  options.offload = what;
+  options.offload_piece = piece;
+  return options;
+}
+
+// Where e and θ lie changes no bit, whatever the parts in which they come; nor does a checkpoint taken there and used here. The
+// layout has parts that end within a tensor, a row and a mask word.
+TEST(ScapeOffload, ChangesNoBit) {
+  std::vector<Scape::Options> sets;
+  for (const Form& form : all_forms) {
+    const Scape::Options base = in_form(form, options_with(0.1, 2, 1, 0.2));
+    sets.insert(sets.end(), {base, in_form(form, options_with(0.1, 0, 3)), scaled(BacklogScaling::sqrt, 5, base), in_blocks(base)});
+    sets.push_back(base);
+    sets.back().residual = ResidualPolicy::decay;
+  }
+  sets.push_back(in_form(replicated_form, coded(PayloadType::fp8)));
+  sets.push_back(in_form(sharded_form, coded(PayloadType::bf16)));
+  sets.push_back(in_form(sharded_form, coded(PayloadType::fp8)));
+  sets.back().residual = ResidualPolicy::none;
+  sets.push_back(bucketed(2, 40));
+  for (const Scape::Options& set : sets) {
+    expect_equal_bits(layout_of_rows(32),
+                      {{"none", set},
+                       {"residual", offloaded(Offload::residual, set, 100)},
+                       {"residual, queued", offloaded(Offload::residual, set), Streams::queued},
+                       {"replica, in one piece", offloaded(Offload::replica, set, 1 << 20)},
+                       {"replica, slow", offloaded(Offload::replica, set), Streams::queued, 1 << 20},
+                       {"replica", offloaded(Offload::replica, set)}},
+                      [](std::int64_t t) { return std::vector{21 * t}; });
+  }
 }
 
 TEST_P(ScapeSchedules, StateHasOneEntryOfEachNameAndTheSizeOfTheParameters) {

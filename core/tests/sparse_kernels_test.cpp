@@ -285,7 +285,7 @@ TEST_P(MaskSizes, PackUnpackIndicesScatterAdd) {
     EXPECT_TRUE(packed.intact());
     const Guarded<float> in_pieces(mask.count);
     for (const Range part : {Range{n / 2, n}, Range{0, n / 3}, Range{n / 3, n / 2}}) {
-      kernels.pack(part, Guarded<float>(x), mask.view(), in_pieces, stream);
+      kernels.pack(part, Guarded<float>(x).span().subspan(part.begin, part.size()), mask.view(), in_pieces, stream);
     }
     EXPECT_EQ(in_pieces.values(), expected);
     EXPECT_TRUE(in_pieces.intact());
@@ -304,6 +304,16 @@ TEST_P(MaskSizes, PackUnpackIndicesScatterAdd) {
     }
     const Guarded<float> to(y);
     kernels.unpack(packed, mask.view(), to, stream);
+    EXPECT_EQ(to.values(), unpacked);
+    EXPECT_TRUE(to.intact());
+    const Guarded<float> in_parts(y);
+    for (const Range part : {Range{n / 2, n}, Range{0, n / 3}, Range{n / 3, n / 2}}) {
+      kernels.unpack(part, packed, mask.view(), in_parts.span().subspan(part.begin, part.size()), stream);
+    }
+    EXPECT_EQ(in_parts.values(), unpacked);
+    EXPECT_TRUE(in_parts.intact());
+    for (const std::size_t j : mask.members()) unpacked[j] = 0;
+    kernels.unpack({}, mask.view(), to, stream);  // empty: zeros
     EXPECT_EQ(to.values(), unpacked);
     EXPECT_TRUE(to.intact());
     const Guarded<float> sum(y);
@@ -399,7 +409,8 @@ void expect_apply(const Mask& mask, Range range) {
     e1[i] = 0;
   }
   const Guarded<float> pt(theta), pm(m), pe(e), pc(c), pp(packed);
-  kernels.apply(range, pt, pm, pe, pc, pp, mask.view(), s, Stream());
+  const auto part = [&](const Guarded<float>& x) { return x.span().subspan(range.begin, range.size()); };
+  kernels.apply(range, part(pt), part(pm), part(pe), part(pc), pp, mask.view(), s, Stream());
   const auto theta2 = pt.values(), m2 = pm.values();
   for (std::size_t i = 0; i < theta.size(); ++i) {
     const bool rounded = mask.bits[i] && static_cast<std::int64_t>(i) >= range.begin && static_cast<std::int64_t>(i) < range.end;
@@ -437,7 +448,9 @@ TEST(Apply, DoesNotDependOnTheCuts) {
   const auto run = [&](const std::vector<std::int64_t>& cuts) {
     const Guarded<float> theta(normal_vector(n, 82)), m(normal_vector(n, 83)), e(normal_vector(n, 84)), c(normal_vector(n, 85));
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-      kernels.apply({cuts[i], cuts[i + 1]}, theta, m, e, c, Guarded<float>(packed), mask.view(), step, Stream());
+      const Range range{cuts[i], cuts[i + 1]};
+      const auto part = [&](const Guarded<float>& x) { return x.span().subspan(range.begin, range.size()); };
+      kernels.apply(range, part(theta), part(m), part(e), part(c), Guarded<float>(packed), mask.view(), step, Stream());
     }
     return std::vector{theta.values(), m.values(), e.values()};
   };
@@ -458,9 +471,13 @@ TEST(MaskArguments, AreChecked) {
   EXPECT_THROW(kernels.recover_gradient(hundred, other, mask.view(), 1, -0.9F, 0.9F, sum, stream), Error);
   EXPECT_THROW(kernels.apply({0, 100}, hundred, hundred, other, hundred, hundred, mask.view(), {}, stream), Error);
   EXPECT_THROW(kernels.apply({0, 101}, hundred, hundred, hundred, hundred, hundred, mask.view(), {}, stream), Error);
-  EXPECT_THROW(kernels.apply({-1, 5}, hundred, hundred, hundred, hundred, hundred, mask.view(), {}, stream), Error);
+  EXPECT_THROW(kernels.apply({-1, 99}, hundred, hundred, hundred, hundred, hundred, mask.view(), {}, stream), Error);
+  EXPECT_THROW(kernels.apply({1, 100}, hundred, hundred, hundred, hundred, hundred, mask.view(), {}, stream), Error);
+  EXPECT_THROW(kernels.pack({1, 100}, hundred, mask.view(), hundred, stream), Error);
+  EXPECT_THROW(kernels.unpack({1, 101}, hundred, mask.view(), hundred, stream), Error);
   const auto apply = [&](const ApplyExtension& extension) {
-    kernels.apply({10, 100}, hundred, hundred, hundred, hundred, hundred, mask.view(), {}, extension, stream);
+    const Buffer<float> ninety(90);
+    kernels.apply({10, 100}, ninety, ninety, ninety, ninety, hundred, mask.view(), {}, extension, stream);
   };
   EXPECT_THROW(apply({.ages = Buffer<std::uint16_t>(99)}), Error);
   EXPECT_THROW(apply({.ages = Buffer<std::uint16_t>(100), .backlog_cap = 0.5F}), Error);

@@ -64,12 +64,28 @@ struct MaskView {
   Span<const std::int64_t> offsets;  // [mask_blocks(size)]: set bits before the block
   std::int64_t size = 0;             // coordinates
   std::int64_t count = 0;            // set bits
+
+  /// Throws Error(internal) unless the parts fit each other and a packed vector of `packed` elements.
+  void check(std::int64_t packed) const;
+  /// And unless `elements` are those of `range`, which lies inside.
+  void check(Range range, std::int64_t elements, std::int64_t packed) const;
 };
 constexpr std::int64_t mask_words(std::int64_t size) {
   return (size + MaskView::word_bits - 1) / MaskView::word_bits;
 }
 constexpr std::int64_t mask_blocks(std::int64_t size) {
   return (mask_words(size) + MaskView::block_words - 1) / MaskView::block_words;
+}
+
+inline void MaskView::check(std::int64_t packed) const {
+  require(words.size() == mask_words(size) && offsets.size() == mask_blocks(size), ErrorKind::internal,
+          "sparse kernel: the mask's words or index do not fit its size");
+  require(packed == count, ErrorKind::internal, "sparse kernel: the packed vector does not match the mask's count");
+}
+inline void MaskView::check(Range range, std::int64_t elements, std::int64_t packed) const {
+  check(packed);
+  require(range.begin >= 0 && range.begin <= range.end && range.end <= size && elements == range.size(), ErrorKind::internal,
+          "sparse kernel: the vector is not that of a range inside the mask");
 }
 
 /// What apply() needs for SCAPE's extensions beyond the paper (formulas in scape/scape.hpp). Empty spans: AdamS.
@@ -111,13 +127,17 @@ class SparseKernels {
   virtual void count_common(Span<const std::uint64_t> a, Span<const std::uint64_t> b, Span<std::int64_t> result,
                             const Stream& stream) const = 0;
 
-  /// packed [mask.count] ← x [mask.size] on the mask, in order of the coordinates; of these only what lies in `range`.
+  /// packed [mask.count] ← x on the mask, in order of the coordinates; of these only what lies in `range`, whose x [range.size()]
+  /// is.
   virtual void pack(Range range, Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const = 0;
   void pack(Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const {
     pack({0, mask.size}, x, mask, packed, stream);
   }
-  /// x [mask.size] on the mask ← packed; off the mask x stays.
-  virtual void unpack(Span<const float> packed, const MaskView& mask, Span<float> x, const Stream& stream) const = 0;
+  /// x [range.size()], the coordinates of `range`: on the mask ← packed [mask.count], or 0 if that is empty; off the mask x stays.
+  virtual void unpack(Range range, Span<const float> packed, const MaskView& mask, Span<float> x, const Stream& stream) const = 0;
+  void unpack(Span<const float> packed, const MaskView& mask, Span<float> x, const Stream& stream) const {
+    unpack({0, mask.size}, packed, mask, x, stream);
+  }
   /// indices [mask.count] ← the coordinates of the mask, ascending. mask.size ≤ 2^32.
   virtual void indices(const MaskView& mask, Span<std::uint32_t> indices, const Stream& stream) const = 0;
   /// x[indices[i]] += values[i] / divisor, for i in order; indices are distinct.
@@ -133,7 +153,7 @@ class SparseKernels {
   virtual void recover_gradient(Span<float> packed, Span<const float> x, const MaskView& mask, float divisor, float factor,
                                 float beta1, Span<double> sum, const Stream& stream) const = 0;
   /// SCAPE steps 2, 5, 6 for the coordinates of `range`. On the mask: AdamS with the packed ĝ · step.gradient_scale, or what the
-  /// extension makes of it, e ← 0. Off it: θ ← (1−ηλ) θ, m ← 0, e ← c · step.residual_scale. All of θ, m, e, c are [mask.size].
+  /// extension makes of it, e ← 0. Off it: θ ← (1−ηλ) θ, m ← 0, e ← c · step.residual_scale. All of θ, m, e, c are [range.size()].
   virtual void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
                      const MaskView& mask, const AdamStep& step, const ApplyExtension& extension, const Stream& stream) const = 0;
   void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,

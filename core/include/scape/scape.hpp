@@ -113,6 +113,14 @@ enum class Normaliser {
   block,
 };
 
+/// Where vectors lie between steps that are read and written once a step. In host memory they are page-locked, and come to the
+/// device through two staging buffers of offload_piece coordinates (for a device that is the CPU: no gain, the same bits).
+enum class Offload {
+  none,      ///< on the device
+  residual,  ///< e in host memory
+  replica,   ///< e and the fp32 parameters: StepContext::params must be host memory then, best a PinnedBuffer
+};
+
 struct ScapeOptions {
   ScapeFormKind form = ScapeFormKind::replicated;
   ShardedPayload sharded_payload = ShardedPayload::reduce_scatter;
@@ -132,6 +140,8 @@ struct ScapeOptions {
   BacklogScaling backlog_scaling = BacklogScaling::none;
   double backlog_cap = 20;
   Normaliser normaliser = Normaliser::coordinate;
+  Offload offload = Offload::none;
+  std::int64_t offload_piece = 4 << 20;  // coordinates, 16 MiB
 
   void declare(OptionTable& table);
 };

@@ -172,34 +172,39 @@ class CpuSparseKernels final : public SparseKernels {
 
   using SparseKernels::pack;
   void pack(Range range, Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const override {
-    check(mask, x.size(), packed.size());
-    require(range.begin >= 0 && range.end <= x.size(), ErrorKind::internal, "pack: range outside the vector");
+    mask.check(range, x.size(), packed.size());
     if (range.empty()) return;
     stream.enqueue([=, words = mask.words.data(), offsets = mask.offsets.data()] {
       float* out = packed.data() + bits_before(words, offsets, range.begin);
       for (std::int64_t w = range.begin / word_bits; w * word_bits < range.end; ++w) {
-        const float* in = x.data() + w * word_bits;
+        const std::int64_t first = w * word_bits - range.begin;
         const std::uint64_t word = words[w] & bits_within(w * word_bits, range.begin, range.end);
         if (word == all_bits) {
-          std::memcpy(out, in, word_bits * sizeof(float));
+          std::memcpy(out, x.data() + first, word_bits * sizeof(float));
           out += word_bits;
         } else {
-          for_each_bit(word, 0, [&](std::int64_t j) { *out++ = in[j]; });
+          for_each_bit(word, first, [&](std::int64_t i) { *out++ = x.data()[i]; });
         }
       }
     });
   }
 
-  void unpack(Span<const float> packed, const MaskView& mask, Span<float> x, const Stream& stream) const override {
-    check(mask, x.size(), packed.size());
-    stream.enqueue([=, words = mask.words.data()] {
-      const float* in = packed.data();
-      for_each_set(words, x.size(), [&](std::int64_t j) { x.data()[j] = *in++; });
+  using SparseKernels::unpack;
+  void unpack(Range range, Span<const float> packed, const MaskView& mask, Span<float> x, const Stream& stream) const override {
+    const bool zeros = packed.empty();
+    mask.check(range, x.size(), zeros ? mask.count : packed.size());
+    if (range.empty()) return;
+    stream.enqueue([=, words = mask.words.data(), offsets = mask.offsets.data()] {
+      const float* in = zeros ? nullptr : packed.data() + bits_before(words, offsets, range.begin);
+      for (std::int64_t w = range.begin / word_bits; w * word_bits < range.end; ++w) {
+        const std::uint64_t word = words[w] & bits_within(w * word_bits, range.begin, range.end);
+        for_each_bit(word, w * word_bits - range.begin, [&](std::int64_t i) { x.data()[i] = zeros ? 0 : *in++; });
+      }
     });
   }
 
   void indices(const MaskView& mask, Span<std::uint32_t> indices, const Stream& stream) const override {
-    check(mask, mask.size, indices.size());
+    mask.check(indices.size());
     require(mask.size <= std::int64_t{1} << 32, ErrorKind::internal, "indices: a coordinate does not fit 32 bits");
     stream.enqueue([=, words = mask.words.data(), size = mask.size] {
       std::uint32_t* out = indices.data();
@@ -228,7 +233,7 @@ class CpuSparseKernels final : public SparseKernels {
 
   void recover_gradient(Span<float> packed, Span<const float> x, const MaskView& mask, float divisor, float factor, float beta1,
                         Span<double> sum, const Stream& stream) const override {
-    check(mask, x.size(), packed.size());
+    mask.check({0, mask.size}, x.size(), packed.size());
     stream.enqueue([=, words = mask.words.data()] {
       float* b = packed.data();
       for_each_set(words, x.size(), [&](std::int64_t j) {
@@ -242,11 +247,10 @@ class CpuSparseKernels final : public SparseKernels {
   using SparseKernels::apply;
   void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
              const MaskView& mask, const AdamStep& s, const ApplyExtension& x, const Stream& stream) const override {
-    check(mask, theta.size(), packed.size());
+    mask.check(range, theta.size(), packed.size());
     require(m.size() == theta.size() && e.size() == theta.size() && c.size() == theta.size(), ErrorKind::internal,
             "apply: spans differ in size");
-    require(range.begin >= 0 && range.end <= theta.size(), ErrorKind::internal, "apply: range outside the parameters");
-    x.check(range, theta.size());
+    x.check(range, mask.size);
     const float keep = 1 - s.learning_rate * s.weight_decay;
     const auto with = [=](auto update) {
       stream.enqueue([=] { apply_update(range, theta, m, e, c, packed, mask, s, keep, update); });
@@ -279,10 +283,10 @@ class CpuSparseKernels final : public SparseKernels {
       const std::int64_t begin = std::max(range.begin, w * word_bits);
       const std::int64_t n = std::min(range.end, (w + 1) * word_bits) - begin;
       const std::uint64_t word = words[w] & bits_within(w * word_bits, range.begin, range.end);
-      float* t = theta.data() + begin;
-      float* pm = m.data() + begin;
-      float* pe = e.data() + begin;
-      const float* pc = c.data() + begin;
+      float* t = theta.data() + (begin - range.begin);
+      float* pm = m.data() + (begin - range.begin);
+      float* pe = e.data() + (begin - range.begin);
+      const float* pc = c.data() + (begin - range.begin);
       if (std::popcount(word) == n) {
 #pragma GCC ivdep
         for (std::int64_t i = 0; i < n; ++i) {
@@ -328,11 +332,6 @@ class CpuSparseKernels final : public SparseKernels {
         age = static_cast<std::uint16_t>((word >> (j - w * word_bits) & 1) != 0 ? 1 : older);
       }
     }
-  }
-  static void check(const MaskView& mask, std::int64_t size, std::int64_t count) {
-    require(mask.size == size && mask.words.size() == mask_words(size) && mask.offsets.size() == mask_blocks(size),
-            ErrorKind::internal, "sparse kernel: the mask has another size than the vector");
-    require(mask.count == count, ErrorKind::internal, "sparse kernel: the packed vector does not match the mask's count");
   }
   // Set bits before coordinate `j`.
   static std::int64_t bits_before(const std::uint64_t* words, const std::int64_t* offsets, std::int64_t j) {

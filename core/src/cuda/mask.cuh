@@ -166,27 +166,29 @@ struct CountCommon {
 // The mask (8.1 bytes per word), and for each set bit 4 bytes packed and a memory sector of x.
 struct Pack {
   Range range;
-  const float* x;
+  const float* x;  // from coordinate range.begin on
   Mask mask;
   float* packed;
 
   struct Shared {};
   template <class Thread>
   __device__ void operator()(const Thread& t, Shared&) const {
-    for_each_set(t, range, mask, [&](std::int64_t j, std::int64_t place) { packed[place] = x[j]; });
+    for_each_set(t, range, mask, [&](std::int64_t j, std::int64_t place) { packed[place] = x[j - range.begin]; });
   }
 };
 
 // As Pack.
 struct Unpack {
-  const float* packed;
+  Range range;
+  const float* packed;  // null: zeros
   Mask mask;
   float* x;
 
   struct Shared {};
   template <class Thread>
   __device__ void operator()(const Thread& t, Shared&) const {
-    for_each_set(t, mask, [&](std::int64_t j, std::int64_t place) { x[j] = packed[place]; });
+    for_each_set(t, range, mask,
+                 [&](std::int64_t j, std::int64_t place) { x[j - range.begin] = packed == nullptr ? 0 : packed[place]; });
   }
 };
 

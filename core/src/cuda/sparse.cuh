@@ -84,7 +84,7 @@ struct Apply {
   float* theta;
   float* m;
   float* e;
-  const float* c;
+  const float* c;  // these four from coordinate range.begin on
   const float* packed;
   Mask mask;
   AdamStep step;
@@ -96,8 +96,9 @@ struct Apply {
   template <class Thread>
   __device__ void operator()(const Thread& t, Shared&) const {
     const float keep = 1 - step.learning_rate * step.weight_decay;
-    const bool wide = misalignment(theta) == 0 && misalignment(m) == 0 && misalignment(e) == 0 && misalignment(c) == 0;
-    const std::int64_t begin = range.begin / quad_size * quad_size;
+    const std::int64_t lead = range.begin % quad_size;
+    const bool wide = misalignment(theta) == lead && misalignment(m) == lead && misalignment(e) == lead && misalignment(c) == lead;
+    const std::int64_t begin = range.begin - lead;
     for (std::int64_t first = begin + global_index(t) * quad_size; first < range.end; first += global_threads(t) * quad_size) {
       const std::int64_t w = first / MaskView::word_bits;
       const auto shift = static_cast<int>(first % MaskView::word_bits);
@@ -117,21 +118,23 @@ struct Apply {
         if (ages != nullptr) ages[j] = static_cast<std::uint16_t>(on != 0 ? 1 : age == 0xffff ? age : age + 1);
       };
       if (wide && first >= range.begin && first + quad_size <= range.end) {
-        Quad theta_q = load(theta + first);
-        Quad m_q = bits == 0 ? Quad{} : load(m + first);
+        const std::int64_t at = first - range.begin;
+        Quad theta_q = load(theta + at);
+        Quad m_q = bits == 0 ? Quad{} : load(m + at);
         Quad e_q;
-        const Quad c_q = load(c + first);
+        const Quad c_q = load(c + at);
         for (int i = 0; i < quad_size; ++i) {
           update(first + i, bits >> i & 1U, theta_q.at[i], m_q.at[i], e_q.at[i], c_q.at[i]);
           place += bits >> i & 1U;
         }
-        store(theta + first, theta_q);
-        store(m + first, m_q);
-        store(e + first, e_q);
+        store(theta + at, theta_q);
+        store(m + at, m_q);
+        store(e + at, e_q);
       } else {
         for (int i = 0; i < quad_size; ++i) {
           const std::int64_t j = first + i;
-          if (range.begin <= j && j < range.end) update(j, bits >> i & 1U, theta[j], m[j], e[j], c[j]);
+          const std::int64_t at = j - range.begin;
+          if (0 <= at && j < range.end) update(j, bits >> i & 1U, theta[at], m[at], e[at], c[at]);
           place += bits >> i & 1U;
         }
       }
@@ -185,20 +188,21 @@ class DeviceSparseKernels final : public SparseKernels {
 
   using SparseKernels::pack;
   void pack(Range range, Span<const float> x, const MaskView& mask, Span<float> packed, const Stream& stream) const override {
-    check(mask, x.size(), packed.size());
-    require(range.begin >= 0 && range.end <= x.size(), ErrorKind::internal, "pack: range outside the vector");
+    mask.check(range, x.size(), packed.size());
     if (range.empty()) return;
-    Launcher::launch(Pack{range, x.data(), device_mask(mask), packed.data()},
-                     pieces(mask_words(range.end) - range.begin / MaskView::word_bits, block_threads), stream);
+    Launcher::launch(Pack{range, x.data(), device_mask(mask), packed.data()}, word_blocks(range), stream);
   }
-  void unpack(Span<const float> packed, const MaskView& mask, Span<float> x, const Stream& stream) const override {
-    check(mask, x.size(), packed.size());
-    Launcher::launch(Unpack{packed.data(), device_mask(mask), x.data()}, word_blocks(mask), stream);
+  using SparseKernels::unpack;
+  void unpack(Range range, Span<const float> packed, const MaskView& mask, Span<float> x, const Stream& stream) const override {
+    mask.check(range, x.size(), packed.empty() ? mask.count : packed.size());
+    if (range.empty()) return;
+    const float* from = packed.empty() ? nullptr : packed.data();
+    Launcher::launch(Unpack{range, from, device_mask(mask), x.data()}, word_blocks(range), stream);
   }
   void indices(const MaskView& mask, Span<std::uint32_t> indices, const Stream& stream) const override {
-    check(mask, mask.size, indices.size());
+    mask.check(indices.size());
     require(mask.size <= std::int64_t{1} << 32, ErrorKind::internal, "indices: a coordinate does not fit 32 bits");
-    Launcher::launch(Indices{device_mask(mask), indices.data()}, word_blocks(mask), stream);
+    Launcher::launch(Indices{device_mask(mask), indices.data()}, word_blocks({0, mask.size}), stream);
   }
   void scatter_add(Span<const std::uint32_t> indices, Span<const float> values, float divisor, Span<float> x,
                    const Stream& stream) const override {
@@ -217,19 +221,19 @@ class DeviceSparseKernels final : public SparseKernels {
   }
   void recover_gradient(Span<float> packed, Span<const float> x, const MaskView& mask, float divisor, float factor, float beta1,
                         Span<double> sum, const Stream& stream) const override {
-    check(mask, x.size(), packed.size());
+    const Range all{0, mask.size};
+    mask.check(all, x.size(), packed.size());
     Launcher::launch_joint(
         RecoverGradient{packed.data(), x.data(), device_mask(mask), divisor, factor, beta1, Launcher::scratch(stream), sum.data()},
-        word_blocks(mask), stream);
+        word_blocks(all), stream);
   }
   using SparseKernels::apply;
   void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
              const MaskView& mask, const AdamStep& step, const ApplyExtension& extension, const Stream& stream) const override {
-    check(mask, theta.size(), packed.size());
+    mask.check(range, theta.size(), packed.size());
     require(m.size() == theta.size() && e.size() == theta.size() && c.size() == theta.size(), ErrorKind::internal,
             "apply: spans differ in size");
-    require(range.begin >= 0 && range.end <= theta.size(), ErrorKind::internal, "apply: range outside the parameters");
-    extension.check(range, theta.size());
+    extension.check(range, mask.size);
     if (range.empty()) return;
     Launcher::launch(Apply{range, theta.data(), m.data(), e.data(), c.data(), packed.data(), device_mask(mask), step,
                            extension.ages.data(), extension.block_v.data(), extension},
@@ -237,11 +241,9 @@ class DeviceSparseKernels final : public SparseKernels {
   }
 
  private:
-  static std::int64_t word_blocks(const MaskView& mask) { return pieces(mask.words.size(), block_threads); }
-  static void check(const MaskView& mask, std::int64_t size, std::int64_t count) {
-    require(mask.size == size && mask.words.size() == mask_words(size) && mask.offsets.size() == mask_blocks(size),
-            ErrorKind::internal, "sparse kernel: the mask has another size than the vector");
-    require(mask.count == count, ErrorKind::internal, "sparse kernel: the packed vector does not match the mask's count");
+  // Blocks of threads with a thread for each mask word of a range.
+  static std::int64_t word_blocks(Range range) {
+    return pieces(mask_words(range.end) - range.begin / MaskView::word_bits, block_threads);
   }
 };
 

@@ -9,11 +9,11 @@ namespace scape {
 template <class Collective>
 Event communicate(const StepContext& context, Collective collective) {
   const Telemetry::Scope scope = context.telemetry.scope(Phase::communication, context.stream);
-  Event ready(context.params.device());
+  Event ready(context.stream.device());
   ready.record(context.stream);
   context.comm_stream.wait(ready);
   collective();
-  Event arrived(context.params.device());
+  Event arrived(context.comm_stream.device());
   arrived.record(context.comm_stream);
   return arrived;
 }

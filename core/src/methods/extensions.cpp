@@ -62,7 +62,7 @@ void Extensions::follow(Span<const float> means, const Stream& stream) const {
   update.add(v_, means, static_cast<float>((1 - common_.beta2) / (ranks * ranks)), stream);
 }
 
-void Extensions::apply(Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
+void Extensions::apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
                        const MaskView& mask, AdamStep step, std::int64_t t, const Stream& stream) const {
   ApplyExtension extension;
   if (ages_.size() > 0) {
@@ -76,16 +76,16 @@ void Extensions::apply(Span<float> theta, Span<float> m, Span<float> e, Span<con
     step.v_scale = corrected ? static_cast<float>(1 / (1 - std::pow(common_.beta2, static_cast<double>(t)))) : 1;
   }
   for (const Part& part : parts_) {
-    const Range range = intersect(part.range, shard_);
-    if (range.empty()) continue;
+    const Range mine = intersect({part.range.begin - shard_.begin, part.range.end - shard_.begin}, range);
+    if (mine.empty()) continue;
     step.weight_decay = weight_decay_of(part.role, common_);
     if (blocks() > 0) {
       extension.block_v = v_.span().subspan(part.first_block, part.blocks());
       extension.block_size = part.block_size;
       extension.block_begin = part.range.begin - shard_.begin;
     }
-    sparse_kernels(m.device())
-        .apply({range.begin - shard_.begin, range.end - shard_.begin}, theta, m, e, c, packed, mask, step, extension, stream);
+    const auto of = [&](auto x) { return x.subspan(mine.begin - range.begin, mine.size()); };
+    sparse_kernels(m.device()).apply(mine, of(theta), of(m), of(e), of(c), packed, mask, step, extension, stream);
   }
 }
 

@@ -26,9 +26,10 @@ class Extensions {
   /// V ← β2 V + (1−β2) s, with means [blocks] summed over the ranks.
   void follow(Span<const float> means, const Stream& stream) const;
 
-  /// SparseKernels::apply() for all coordinates of the shard in step t, with their weight decay. Vectors are [shard].
-  void apply(Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed, const MaskView& mask,
-             AdamStep step, std::int64_t t, const Stream& stream) const;
+  /// SparseKernels::apply() in step t, with weight decay, for coordinates `range` of the shard, counted from its first one, which
+  /// theta, m, e and c [range.size()] are of.
+  void apply(Range range, Span<float> theta, Span<float> m, Span<float> e, Span<const float> c, Span<const float> packed,
+             const MaskView& mask, AdamStep step, std::int64_t t, const Stream& stream) const;
   void append_state(std::vector<StateEntry>& entries) const;
 
  private:

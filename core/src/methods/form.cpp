@@ -1,6 +1,8 @@
 // Ablations of the paper's choices that every form has.
 #include "methods/form.hpp"
 
+#include "scape/error.hpp"
+
 namespace scape {
 
 float residual_scale(ResidualPolicy policy, double beta1) {
@@ -13,6 +15,30 @@ float residual_scale(ResidualPolicy policy, double beta1) {
       return 0;
   }
   return 1;
+}
+
+int offloaded_vectors(Offload offload) {
+  return offload == Offload::none ? 0 : offload == Offload::residual ? 1 : 2;
+}
+
+Staging::Vector parameters_of(const StepContext& context, Offload offload, Staging::Use use) {
+  const bool away = offload == Offload::replica;
+  require(
+      context.params.device() == (away ? cpu_device : context.grads.device()), ErrorKind::usage,
+      away ? "offload = replica: the parameters must lie in the host's memory, and they lie on a GPU"
+           : "the parameters lie on another device than the gradients; only offload = replica takes them from the host's memory");
+  return {context.params, away, use};
+}
+
+void make_candidate_in(const StepContext& context, Range range, Span<const float> m, const Staging::Vector& residual,
+                       Staging& staging, float beta1, Span<double> sum) {
+  const Device device = context.grads.device();
+  staging.for_each_part(range, std::array{residual}, context.stream, [&](Range part, Span<const float> e) {
+    const auto of = [&](auto x) { return x.empty() ? x : x.subspan(part.begin, part.size()); };
+    sparse_kernels(device).candidate(of(context.grads), of(m), e, beta1, sum, context.stream);
+  });
+  if (residual.offloaded)
+    update_kernels(device).sum_of_squares(context.grads.subspan(range.begin, range.size()), sum, context.stream);
 }
 
 QuantFormat format_of(PayloadType payload) {

@@ -19,7 +19,8 @@ ReplicatedScape::ReplicatedScape(const ScapeOptions& options, const CommonOption
       extensions_(options, common, context, {0, context.layout.size()}),
       buckets_(options.buckets, context.layout.size()),
       m_(context.layout.size(), context.device),
-      e_(context.layout.size(), context.device),
+      e_(context.layout.size(), context.device, options.offload != Offload::none),
+      staging_(context.device, options.offload_piece, offloaded_vectors(options.offload)),
       values_begin_((head() + 15) / 16 * 16),
       payload_(values_begin_ + context.layout.size(), context.device),
       squares_(extensions_.blocks(), context.device),
@@ -93,10 +94,8 @@ void ReplicatedScape::make_candidate(const StepContext& context, Range range) {
     }
   }
   masks_.observe(context, range);
-  sparse_kernels(m_.device())
-      .candidate(context.grads.subspan(range.begin, range.size()), m_.span().subspan(range.begin, range.size()),
-                 e_.span().subspan(range.begin, range.size()), static_cast<float>(common_.beta1),
-                 candidate_sums_.span().subspan(made_++, 1), context.stream);
+  make_candidate_in(context, range, m_, residual(Staging::Use::read), staging_, static_cast<float>(common_.beta1),
+                    candidate_sums_.span().subspan(made_++, 1));
 }
 
 // Packs the part of the payload that lies in `range`, and starts its way; with what lies before the first value if told to.
@@ -105,7 +104,7 @@ void ReplicatedScape::send(const StepContext& context, Range range, bool with_he
   const std::int64_t last = place_of(range.end);
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, context.stream);
-    sparse_kernels(m_.device()).pack(range, context.grads, mask_, values(), context.stream);
+    sparse_kernels(m_.device()).pack(range, context.grads.subspan(range.begin, range.size()), mask_, values(), context.stream);
     update_kernels(m_.device())
         .sum_of_squares(values().subspan(first, last - first), sent_sums_.span().subspan(sent_++, 1), context.stream);
   }
@@ -178,6 +177,16 @@ double ReplicatedScape::squares_off_mask(const Stream& stream) {
   return mask_.count == mask_.size ? 0 : std::max(0.0, sum(all) - sum(sent));
 }
 
+// θ, m and e ← those after the step. On the mask e gets what was lost [mask_.count], if anything.
+void ReplicatedScape::update(const StepContext& context, const AdamStep& step, Span<const float> lost) {
+  const std::array vectors{parameters_of(context, options_.offload, Staging::Use::update), residual(Staging::Use::write)};
+  staging_.for_each_part({0, mask_.size}, vectors, context.stream, [&](Range part, Span<float> theta, Span<float> e) {
+    const auto of = [&](auto x) { return x.subspan(part.begin, part.size()); };
+    extensions_.apply(part, theta, of(m_.span()), e, of(context.grads), values(), mask_, step, masks_.step(), context.stream);
+    if (!lost.empty()) sparse_kernels(m_.device()).unpack(part, lost, mask_, e, context.stream);
+  });
+}
+
 StepResult ReplicatedScape::step(const StepContext& context) {
   const Stream& stream = context.stream;
   const auto beta1 = static_cast<float>(common_.beta1);
@@ -208,11 +217,11 @@ StepResult ReplicatedScape::step(const StepContext& context) {
   step.residual_scale = residual_scale(options_.residual, common_.beta1);
   if (!local) step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
   extensions_.follow(means(), stream);
-  extensions_.apply(context.params, m_, e_, context.grads, values(), mask_, step, masks_.step(), stream);
+  const bool returns = coded_ && options_.residual != ResidualPolicy::none;
+  const Span<float> lost = returns ? lost_.span().subspan(1, mask_.count) : Span<float>();
+  update(context, step, lost);
   double returned = 0;  // Σ of squares of what returns on the mask
-  if (coded_ && options_.residual != ResidualPolicy::none) {
-    const Span<float> lost = lost_.span().subspan(1, mask_.count);
-    sparse.unpack(lost, mask_, e_, stream);
+  if (returns) {
     update_kernels(m_.device()).sum_of_squares(lost, sum_, stream);
     returned = read(sum_.span(), stream);
   }

@@ -20,6 +20,7 @@
 #include "methods/extensions.hpp"
 #include "methods/form.hpp"
 #include "methods/mask_schedule.hpp"
+#include "methods/offload.hpp"
 #include "scape/buckets.hpp"
 #include "scape/coded_mean.hpp"
 
@@ -32,7 +33,7 @@ class ReplicatedScape final : public ScapeForm {
   StepResult step(const StepContext& context) override;
   [[nodiscard]] std::vector<StateEntry> state() override;
   [[nodiscard]] StepView inspect(const StepContext& context) const override {
-    return {.mask = masks_.last().words, .candidate = context.grads, .residual = e_};
+    return {.mask = masks_.last().words, .candidate = context.grads, .residual = e_.span()};
   }
   [[nodiscard]] double expected_wire_bytes(std::int64_t step) const override;
   [[nodiscard]] const MaskSchedule& masks() const override { return masks_; }
@@ -45,6 +46,7 @@ class ReplicatedScape final : public ScapeForm {
   void send_rest(const StepContext& context);
   void exchange(const StepContext& context, Span<float> part);
   void receive_coded(const StepContext& context);
+  void update(const StepContext& context, const AdamStep& step, Span<const float> lost);
   [[nodiscard]] double squares_off_mask(const Stream& stream);
 
   // The payload: with normaliser = block the blocks' mean squares, the flag "a gradient is not finite", then the k values of c on
@@ -54,6 +56,7 @@ class ReplicatedScape final : public ScapeForm {
   [[nodiscard]] Span<float> flag_and_values() const { return payload_.span().subspan(values_begin_ - 1, mask_.count + 1); }
   [[nodiscard]] Span<float> values() const { return payload_.span().subspan(values_begin_, mask_.count); }
   [[nodiscard]] std::int64_t head() const { return extensions_.blocks() + 1; }
+  [[nodiscard]] Staging::Vector residual(Staging::Use use) const { return {e_.span(), options_.offload != Offload::none, use}; }
 
   ScapeOptions options_;
   CommonOptions common_;
@@ -61,8 +64,9 @@ class ReplicatedScape final : public ScapeForm {
   MaskSchedule masks_;
   Extensions extensions_;
   Buckets buckets_;
-  Buffer<float> m_;                            // [W] first moment, 0 off the mask
-  Buffer<float> e_;                            // [W] residual of this rank
+  Buffer<float> m_;      // [W] first moment, 0 off the mask
+  OffloadableVector e_;  // [W] residual of this rank
+  Staging staging_;
   std::int64_t values_begin_;                  // a multiple of 16
   Buffer<float> payload_;                      // [values_begin_ + W]
   Buffer<double> squares_;                     // [blocks]

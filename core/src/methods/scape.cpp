@@ -52,6 +52,13 @@ void ScapeOptions::declare(OptionTable& table) {
       "normaliser", normaliser,
       "what a step is divided by: AdamS's v of each coordinate, or (ours, not the paper's) the mean square of a block's gradient",
       {{"coordinate", Normaliser::coordinate}, {"block", Normaliser::block}});
+  table.add(
+      "offload", offload,
+      "what lies in page-locked host memory between steps: nothing, the residual, or it and the fp32 parameters; saves memory "
+      "of a GPU, changes no result",
+      {{"none", Offload::none}, {"residual", Offload::residual}, {"replica", Offload::replica}});
+  table.add("offload_piece", offload_piece,
+            "coordinates that come to the device at a time with offload; there are two such buffers", {.min = 64});
 }
 
 namespace {

@@ -19,11 +19,13 @@ ShardedScape::ShardedScape(const ScapeOptions& options, const CommonOptions& com
       shard_(owned_range(context.layout.size(), context.rank, context.ranks)),
       masks_(options, common, context),
       extensions_(options, common, context, shard_),
-      e_(context.layout.size(), context.device),
+      e_(context.layout.size(), context.device, options.offload != Offload::none),
+      staging_(context.device, options.offload_piece, options.offload == Offload::none ? 0 : 1),
       m_(shard_.size(), context.device),
       q_(shard_.size(), context.device),
       packed_(context.layout.size(), context.device),
       received_(shard_.size(), context.device),
+      score_(shard_.size(), context.device),
       offsets_(mask_blocks(shard_.size()), context.device),
       sums_(4 + extensions_.blocks(), context.device),
       means_(extensions_.blocks(), context.device) {
@@ -39,42 +41,66 @@ MaskView ShardedScape::in_shard(const MaskView& mask, std::int64_t count, const 
   return {words, offsets_, shard_.size(), count};
 }
 
-// p → β1 m + q + p, the score of the shard's coordinates.
-void ShardedScape::score(Span<float> p, const Stream& stream) {
-  update_kernels(m_.device()).add(p, m_, static_cast<float>(common_.beta1), stream);
-  update_kernels(m_.device()).add(p, q_, 1, stream);
+// p of the shard.
+void ShardedScape::score(Span<const float> p, const Stream& stream) {
+  copy(score_.span(), p, stream);
+  update_kernels(m_.device()).add(score_, m_, static_cast<float>(common_.beta1), stream);
+  update_kernels(m_.device()).add(score_, q_, 1, stream);
 }
 
-void ShardedScape::update_shard(const StepContext& context, const AdamStep& step, Span<const float> gradient,
-                                const MaskView& mask) {
+// θ, m and q of the shard; values [mask.count] ← the new θ on the mask. They may lie where the gradient does.
+void ShardedScape::update_shard(const StepContext& context, const AdamStep& step, Span<const float> gradient, const MaskView& mask,
+                                Span<float> values) {
   const Stream& stream = context.stream;
   update_kernels(m_.device()).add(q_, m_, step.beta1, stream);  // what the carry is off the mask
   extensions_.follow(means_, stream);
-  extensions_.apply(context.params.subspan(shard_.begin, shard_.size()), m_, q_, q_, gradient, mask, step, masks_.step(), stream);
+  const std::array parameters{parameters_of(context, options_.offload, Staging::Use::update)};
+  staging_.for_each_part(shard_, parameters, stream, [&](Range part, Span<float> theta) {
+    const Range range{part.begin - shard_.begin, part.end - shard_.begin};
+    const Span<float> m = m_.span().subspan(range.begin, range.size());
+    const Span<float> q = q_.span().subspan(range.begin, range.size());
+    extensions_.apply(range, theta, m, q, q, gradient, mask, step, masks_.step(), stream);
+    sparse_kernels(m_.device()).pack(range, theta, mask, values, stream);
+  });
 }
 
-// e on the mask ← what the codes lost, or 0. Returns Σ of its squares there. scratch [mask.count]
-double ShardedScape::update_residual(const MaskView& mask, Span<float> scratch, const Stream& stream) {
-  if (!coded_ || options_.residual == ResidualPolicy::none) {
-    zero(scratch, stream);
-    sparse_kernels(m_.device()).unpack(scratch, mask, e_, stream);
-    return 0;
-  }
-  const Span<float> lost = lost_.span().subspan(0, mask.count);
-  sparse_kernels(m_.device()).unpack(lost, mask, e_, stream);
-  update_kernels(m_.device()).sum_of_squares(lost, sums_.span().subspan(0, 1), stream);
+// e ← what of p stays off the mask, and on it what the codes lost or 0. Returns Σ of its squares there.
+double ShardedScape::update_residual(const StepContext& context, const AdamStep& step, const MaskView& mask) {
+  const UpdateKernels& update = update_kernels(m_.device());
+  const Stream& stream = context.stream;
+  const bool returns = coded_ && options_.residual != ResidualPolicy::none;
+  const Span<float> lost = returns ? lost_.span().subspan(0, mask.count) : Span<float>();
+  staging_.for_each_part({0, mask.size}, std::array{residual(Staging::Use::write)}, stream, [&](Range part, Span<float> e) {
+    copy(e, context.grads.subspan(part.begin, part.size()), stream);
+    if (step.residual_scale != 1) update.scale(e, step.residual_scale, stream);
+    sparse_kernels(m_.device()).unpack(part, lost, mask, e, stream);
+  });
+  if (!returns) return 0;
+  update.sum_of_squares(lost, sums_.span().subspan(0, 1), stream);
   return read(sums_.span().subspan(0, 1), stream);
 }
 
-void ShardedScape::decay_other_shards(const StepContext& context, const AdamStep& step) {
+// θ of `part`, where it is not this rank's.
+void ShardedScape::decay_other_shards(Range part, Span<float> theta, const AdamStep& step, const Stream& stream) const {
   for (const ParameterLayout::Run& run : layout_.runs()) {
     const float keep = 1 - step.learning_rate * weight_decay_of(run.role, common_);
     if (keep == 1) continue;
     for (const Range others : {Range{0, shard_.begin}, Range{shard_.end, layout_.size()}}) {
-      const Range part = intersect(run.range, others);
-      update_kernels(m_.device()).scale(context.params.subspan(part.begin, part.size()), keep, context.stream);
+      const Range range = intersect(intersect(run.range, others), part);
+      if (range.empty()) continue;
+      update_kernels(m_.device()).scale(theta.subspan(range.begin - part.begin, range.size()), keep, stream);
     }
   }
+}
+
+// θ on the mask ← the gathered values.
+void ShardedScape::update_other_shards(const StepContext& context, const AdamStep& step, const MaskView& mask,
+                                       Span<const float> values) {
+  const std::array parameters{parameters_of(context, options_.offload, Staging::Use::update)};
+  staging_.for_each_part({0, mask.size}, parameters, context.stream, [&](Range part, Span<float> theta) {
+    if (options_.offload == Offload::replica) decay_other_shards(part, theta, step, context.stream);
+    sparse_kernels(m_.device()).unpack(part, values, mask, theta, context.stream);
+  });
 }
 
 StepResult ShardedScape::step(const StepContext& context) {
@@ -94,14 +120,12 @@ StepResult ShardedScape::step(const StepContext& context) {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, stream);
     extensions_.measure(p, sums_.span().subspan(4, extensions_.blocks()), stream);
     masks_.observe(context, {0, layout_.size()});
-    sparse.candidate(p, {}, e_, beta1, sum(0), stream);
+    make_candidate_in(context, {0, layout_.size()}, {}, residual(Staging::Use::read), staging_, beta1, sum(0));
     copy(sum(2), sum(0), stream);
   }
   if (makes_mask_now) {
-    copy(received_.span(), p_shard, stream);
     score(p_shard, stream);
-    masks_.make(context, p_shard, m_);
-    copy(p_shard, received_.span(), stream);
+    masks_.make(context, score_, m_);
   }
   const MaskView mask = masks_.use(context);
   const std::vector<std::int64_t> counts = masks_.counts_by_owner(stream);
@@ -125,6 +149,7 @@ StepResult ShardedScape::step(const StepContext& context) {
       context.comm.all_reduce(packed, ReduceOp::sum, context.comm_stream);
     }
   });
+  if (makes_mask_later) score(p_shard, stream);
   const MaskView shard_mask = in_shard(mask, count, stream);
   wait(context, payload);
   {
@@ -150,32 +175,24 @@ StepResult ShardedScape::step(const StepContext& context) {
   step.residual_scale = residual_scale(options_.residual, common_.beta1);
   if (!local) step.gradient_scale = static_cast<float>(clip_coefficient(norm, common_.clip_norm));
 
+  if (makes_mask_later && masks_.reads_m()) masks_.make(context, score_, m_);  // m_{t−1}, so before the update
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
-    copy(e_.span(), p, stream);
-    if (makes_mask_later) score(p_shard, stream);
-  }
-  if (makes_mask_later && masks_.reads_m()) masks_.make(context, p_shard, m_);  // m_{t−1}, so before the update
-  {
-    const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
-    update_shard(context, step, gradient, shard_mask);
-    sparse.pack(context.params.subspan(shard_.begin, shard_.size()), shard_mask, packed_shard, stream);
+    update_shard(context, step, gradient, shard_mask, packed_shard);
   }
   const Event values =
       communicate(context, [&] { context.comm.all_gather_v<float>(packed_shard, packed, counts, context.comm_stream); });
-  if (makes_mask_later && !masks_.reads_m()) masks_.make(context, p_shard, m_);
-  {
-    const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
-    if (makes_mask_later) copy(p_shard, e_.span().subspan(shard_.begin, shard_.size()), stream);
-    decay_other_shards(context, step);
-    if (step.residual_scale != 1) update.scale(e_, step.residual_scale, stream);
-  }
-  wait(context, values);
+  if (makes_mask_later && !masks_.reads_m()) masks_.make(context, score_, m_);
   double returned = 0;  // Σ of squares of what returns on the mask
   {
     const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
-    sparse.unpack(packed, mask, context.params, stream);
-    returned = update_residual(mask, packed, stream);
+    if (options_.offload != Offload::replica) decay_other_shards({0, layout_.size()}, context.params, step, stream);
+    returned = update_residual(context, step, mask);
+  }
+  wait(context, values);
+  {
+    const Telemetry::Scope scope = context.telemetry.scope(Phase::update, stream);
+    update_other_shards(context, step, mask, packed);
     result.mask_overlap = masks_.overlap(stream);
   }
   const double off_mask = mask.count == mask.size ? 0 : std::max(0.0, sums[0] - sums[1]);
