@@ -182,7 +182,7 @@ void add_info_command(CLI::App& app, Action& action) {
   model->footer(
       "Megabytes are 10^6 bytes of one rank. A method's buffers are measured on small layouts and extrapolated; what it makes\n"
       "only while it runs is not seen. Activations are those of micro_batch sequences; without it, of global_batch over the "
-      "ranks.");
+      "ranks.\nOn a GPU, offload=residual puts scape/residual into the host's memory, offload=replica the parameters too.");
   model->callback([&action, arguments] { action = [arguments] { return print_model(*arguments); }; });
 }
 
