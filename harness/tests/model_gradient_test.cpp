@@ -31,15 +31,9 @@ TEST_P(ModelGradient, MatchesDifferencesInEveryTensor) {
 
 // A tied embedding is used twice: its gradient is the sum of what an untied twin has in its two tensors.
 TEST(ModelGradient, TiedEmbeddingSumsBothUses) {
-  ModelConfig config = small_config("gpt");
+  const ModelConfig config = small_config("gpt");
   const auto tied = make_model(config);
-  config.tied_embedding = false;
-  const auto untied = make_model(config);
-  for (const ParameterTensor& tensor : untied->layout().tensors()) {
-    const Range from = tied->layout().tensor(tensor.name == "head" ? "embedding" : tensor.name).range;
-    copy(untied->params().subspan(tensor.range.begin, tensor.range.size()), tied->params().subspan(from.begin, from.size()),
-         Stream());
-  }
+  const auto untied = untied_twin(*tied, config);
   const Sample sample(config, 2, 9);
   EXPECT_DOUBLE_EQ(tied->forward_backward(sample.batch(), 1, Stream()), untied->forward_backward(sample.batch(), 1, Stream()));
   const auto gradient = [](Model& model, const char* name) {

@@ -126,4 +126,16 @@ inline double relative_distance(const Floats& a, const Floats& b) {
   return std::sqrt(difference / inner(b, b));
 }
 
+/// A model with a head of its own that has the numbers of the tied one's embedding.
+inline std::unique_ptr<Model> untied_twin(Model& tied, ModelConfig config) {
+  config.tied_embedding = false;
+  auto untied = make_model(config);
+  for (const ParameterTensor& tensor : untied->layout().tensors()) {
+    const Range from = tied.layout().tensor(tensor.name == "head" ? "embedding" : tensor.name).range;
+    copy(untied->params().subspan(tensor.range.begin, tensor.range.size()), tied.params().subspan(from.begin, from.size()),
+         Stream());
+  }
+  return untied;
+}
+
 }  // namespace scape

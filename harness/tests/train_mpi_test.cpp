@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "data/prepare.hpp"
+#include "model_test_support.hpp"
 #include "scape/baselines.hpp"
 #include "scape/error.hpp"
 #include "train/trainer.hpp"
@@ -189,6 +190,36 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
   double largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, static_cast<double>(std::abs(a[i] - b[i])));
   return largest;
+}
+
+// Case 16: a tied embedding is one tensor with one moment, counted once in n and k, and after 50 steps its two uses are the same.
+TEST(Trainer, ATiedEmbeddingStaysOneTensor) {
+  const std::vector<std::string> settings{"optimizer=scape", "density=0.1", "density_warmup_fraction=0", "steps=50"};
+  const Outcome trained = train(settings, {}, MPI_COMM_SELF);
+  std::vector<Setting> all = tiny_settings();
+  for (const std::string& assignment : settings) all.push_back(parse_setting(assignment, "test"));
+  const RunConfig config(all_methods(), all);
+  ASSERT_TRUE(config.model.tied_embedding);
+  const auto model = make_model(config.model);
+  const auto untied = untied_twin(*model, config.model);
+  EXPECT_EQ(model->layout().size(), untied->layout().size() - config.model.vocab * config.model.width);
+  std::int64_t kept = 0;
+  for (const ParameterTensor& tensor : model->layout().tensors()) {
+    kept += tensor.role == TensorRole::vector ? tensor.range.size() : std::max<std::int64_t>(1, tensor.range.size() / 10);
+  }
+  const auto size = static_cast<double>(model->layout().size());
+  EXPECT_EQ(trained.record.steps.back().result.density, static_cast<double>(kept) / size);
+
+  EXPECT_NE(copy_of(model->params()), trained.params);
+  std::copy(trained.params.begin(), trained.params.end(), model->params().data());
+  const Sample sample(config.model, 2, config.model.context);
+  EXPECT_EQ(model->evaluate(sample.batch(), Stream()), untied_twin(*model, config.model)->evaluate(sample.batch(), Stream()));
+  const auto method = config.method().make({.layout = model->layout(), .device = cpu_device, .total_steps = 50});
+  for (const StateEntry& entry : method->state()) {
+    if (entry.name == "scape/m") {
+      EXPECT_EQ(entry.bytes.size(), model->layout().size() * 4);
+    }
+  }
 }
 
 TEST(Trainer, OneRankWithTheWholeBatchEqualsManyRanksWithAShare) {
