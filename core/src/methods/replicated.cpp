@@ -178,7 +178,7 @@ double ReplicatedScape::squares_off_mask(const Stream& stream) {
 }
 
 // θ, m and e ← those after the step. On the mask e gets what was lost [mask_.count], if anything.
-void ReplicatedScape::update(const StepContext& context, const AdamStep& step, Span<const float> lost) {
+void ReplicatedScape::apply(const StepContext& context, const AdamStep& step, Span<const float> lost) {
   const std::array vectors{parameters_of(context, options_.offload, Staging::Use::update), residual(Staging::Use::write)};
   staging_.for_each_part({0, mask_.size}, vectors, context.stream, [&](Range part, Span<float> theta, Span<float> e) {
     const auto of = [&](auto x) { return x.subspan(part.begin, part.size()); };
@@ -219,7 +219,7 @@ StepResult ReplicatedScape::step(const StepContext& context) {
   extensions_.follow(means(), stream);
   const bool returns = coded_ && options_.residual != ResidualPolicy::none;
   const Span<float> lost = returns ? lost_.span().subspan(1, mask_.count) : Span<float>();
-  update(context, step, lost);
+  apply(context, step, lost);
   double returned = 0;  // Σ of squares of what returns on the mask
   if (returns) {
     update_kernels(m_.device()).sum_of_squares(lost, sum_, stream);

@@ -46,7 +46,7 @@ class ReplicatedScape final : public ScapeForm {
   void send_rest(const StepContext& context);
   void exchange(const StepContext& context, Span<float> part);
   void receive_coded(const StepContext& context);
-  void update(const StepContext& context, const AdamStep& step, Span<const float> lost);
+  void apply(const StepContext& context, const AdamStep& step, Span<const float> lost);
   [[nodiscard]] double squares_off_mask(const Stream& stream);
 
   // The payload: with normaliser = block the blocks' mean squares, the flag "a gradient is not finite", then the k values of c on

@@ -41,9 +41,11 @@ MaskView ShardedScape::in_shard(const MaskView& mask, std::int64_t count, const 
   return {words, offsets_, shard_.size(), count};
 }
 
-// p of the shard.
-void ShardedScape::score(Span<const float> p, const Stream& stream) {
-  copy(score_.span(), p, stream);
+// What the shard's coordinates are chosen by; context.grads are p.
+void ShardedScape::score(const StepContext& context) {
+  const Stream& stream = context.stream;
+  const Telemetry::Scope scope = context.telemetry.scope(Phase::compress, stream);
+  copy(score_.span(), context.grads.subspan(shard_.begin, shard_.size()), stream);
   update_kernels(m_.device()).add(score_, m_, static_cast<float>(common_.beta1), stream);
   update_kernels(m_.device()).add(score_, q_, 1, stream);
 }
@@ -109,7 +111,6 @@ StepResult ShardedScape::step(const StepContext& context) {
   const Stream& stream = context.stream;
   const auto beta1 = static_cast<float>(common_.beta1);
   const Span<float> p = context.grads;
-  const Span<float> p_shard = p.subspan(shard_.begin, shard_.size());
   const bool makes_mask_now = masks_.due() && options_.mask_delay == 0;
   const bool makes_mask_later = masks_.due() && options_.mask_delay > 0;
   const auto sum = [&](std::int64_t i) { return sums_.span().subspan(i, 1); };  // Σ over: 0 p, 1 p sent; all ranks: 2 p, 3 ĝ
@@ -124,7 +125,7 @@ StepResult ShardedScape::step(const StepContext& context) {
     copy(sum(2), sum(0), stream);
   }
   if (makes_mask_now) {
-    score(p_shard, stream);
+    score(context);
     masks_.make(context, score_, m_);
   }
   const MaskView mask = masks_.use(context);
@@ -149,7 +150,7 @@ StepResult ShardedScape::step(const StepContext& context) {
       context.comm.all_reduce(packed, ReduceOp::sum, context.comm_stream);
     }
   });
-  if (makes_mask_later) score(p_shard, stream);
+  if (makes_mask_later) score(context);
   const MaskView shard_mask = in_shard(mask, count, stream);
   wait(context, payload);
   {

@@ -48,7 +48,7 @@ class ShardedScape final : public ScapeForm {
 
  private:
   [[nodiscard]] MaskView in_shard(const MaskView& mask, std::int64_t count, const Stream& stream);
-  void score(Span<const float> p, const Stream& stream);
+  void score(const StepContext& context);
   void update_shard(const StepContext& context, const AdamStep& step, Span<const float> gradient, const MaskView& mask,
                     Span<float> values);
   double update_residual(const StepContext& context, const AdamStep& step, const MaskView& mask);
