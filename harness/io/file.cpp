@@ -2,6 +2,7 @@
 #include "io/file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -37,6 +38,28 @@ void sync_folder(const std::filesystem::path& folder) {
   if (descriptor < 0) fail(folder, "cannot be opened: {}", reason(errno));
   ::fsync(descriptor);  // some file systems refuse it for folders, and need none
   ::close(descriptor);
+}
+
+void lock(int descriptor, const std::filesystem::path& path) {
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) fail(path, "another process has it open");
+}
+
+FileLock::FileLock(const std::filesystem::path& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (descriptor_ < 0) fail(path, "cannot be opened: {}", reason(errno));
+  try {
+    lock(descriptor_, path);
+    struct stat held {
+    }, there{};
+    const bool same = ::fstat(descriptor_, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino;
+    if (!same) fail(path, "another process has just replaced it");
+  } catch (...) {
+    ::close(descriptor_);
+    throw;
+  }
+}
+
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {

@@ -1,5 +1,5 @@
-// What all readers and writers of files share: mapping a file, the one way to say what is wrong with it (its name, then what and at
-// which byte), checksums, and names that are safely on the disk.
+// What all readers and writers of files share: mapping a file, locking it, the one way to say what is wrong with it (its name, then
+// what and at which byte), checksums, and names that are safely on the disk.
 #pragma once
 
 #include <fmt/format.h>
@@ -33,6 +33,22 @@ void write_text(const std::filesystem::path& path, std::string_view text);
 
 /// Waits until the names in a folder are on the disk. Throws Error(input) when there is no such folder.
 void sync_folder(const std::filesystem::path& folder);
+
+/// Keeps other writers off a file or folder until it is destroyed or the process ends, however it ends.
+class FileLock {
+ public:
+  /// Throws Error(input) when `path` is missing or another process holds it. On a file system without locks it holds nothing.
+  explicit FileLock(const std::filesystem::path& path);
+  FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  FileLock& operator=(FileLock&&) = delete;
+  FileLock(const FileLock&) = delete;
+  ~FileLock();
+
+ private:
+  int descriptor_ = -1;
+};
+/// The same for a file that is open as `descriptor`, until that is closed.
+void lock(int descriptor, const std::filesystem::path& path);
 
 /// Copies share one mapping.
 class MappedFile {
