@@ -1,6 +1,6 @@
 // bench_collectives: every collective of the communicator over message sizes, and all-reduce of one vector in many calls, as
-// tensor by tensor; run it with mpirun. Each benchmark first checks
-// the result with small whole numbers, which floats sum exactly in any order.
+// tensor by tensor; run it with mpirun. Each benchmark first checks the result with small whole numbers, which floats sum exactly
+// in any order.
 #include <chrono>
 #include <memory>
 #include <vector>
@@ -130,9 +130,13 @@ void measure(benchmark::State& state, Collective kind, const Message& message, s
 }
 
 void declare(const std::vector<std::string>& arguments) {
-  require_no_arguments(arguments);
-  for (const Device device : devices()) {
-    const std::shared_ptr<Communicator> comm = make_communicator("auto", MPI_COMM_WORLD, device);
+  if (arguments.size() > 1) require_no_arguments({arguments[1]});
+  std::vector<Device> measured = devices();
+  if (!arguments.empty()) measured = {measured.back()};  // a name is for one kind of device
+  for (const Device device : measured) {
+    const std::string communicator = arguments.empty() ? "auto" : arguments.front();
+    const std::shared_ptr<Communicator> comm = make_communicator(communicator, MPI_COMM_WORLD, device);
+    benchmark::AddCustomContext(to_string(device) + " communicator", comm->name());
     const std::string kind = device.kind == DeviceKind::cpu ? "cpu/" : "cuda/";
     const auto add = [&](Collective collective, std::int64_t bytes, std::int64_t calls) {
       const std::optional<Message> message = message_of(collective, bytes, comm->size());
@@ -156,5 +160,6 @@ void declare(const std::vector<std::string>& arguments) {
 }  // namespace scape::bench
 
 int main(int argc, char** argv) {
-  return scape::bench::run(argc, argv, scape::bench::declare);
+  return scape::bench::run(argc, argv, scape::bench::declare,
+                           "COMMUNICATOR   this one instead of auto, on one kind of device: on GPUs where there are any\n\n");
 }

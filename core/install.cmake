@@ -1,10 +1,10 @@
 # `cmake --install`: the library, its headers with the generated build_info.hpp, and the package Scape.
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME core)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Scape)
 
 install(TARGETS scape_core EXPORT ScapeTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS scape_mpi_probe RUNTIME DESTINATION ${SCAPE_PROBE_INSTALL_DIR})
 install(DIRECTORY include/ ${CMAKE_CURRENT_BINARY_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.hpp)
 install(EXPORT ScapeTargets NAMESPACE scape:: DESTINATION ${package_dir})
 

@@ -19,6 +19,7 @@ class StreamBackend {
   virtual ~StreamBackend() = default;
   [[nodiscard]] virtual Device device() const = 0;
   virtual void enqueue(std::function<void()> operation) = 0;
+  /// For an event of any device kind.
   virtual void wait(const EventBackend& event) = 0;
   virtual void synchronize() = 0;
   [[nodiscard]] virtual void* native() { return nullptr; }
@@ -28,7 +29,10 @@ class EventBackend {
  public:
   virtual ~EventBackend() = default;
   virtual void record(StreamBackend& stream) = 0;
-  virtual void synchronize() const = 0;
+  /// A wait of the host for the latest record, whatever is recorded later: it blocks until the record is reached and rethrows what
+  /// failed before it. It may be called from any thread, and returns at once for an event that was never recorded.
+  [[nodiscard]] virtual std::function<void()> host_wait() const = 0;
+  void synchronize() const { host_wait()(); }
   [[nodiscard]] virtual bool ready() const = 0;
   /// Seconds from `begin` (same backend) to this event.
   [[nodiscard]] virtual double seconds_since(const EventBackend& begin) const = 0;
@@ -39,6 +43,8 @@ class Backend {
   virtual ~Backend() = default;
   [[nodiscard]] virtual int device_count() const = 0;
   [[nodiscard]] virtual std::string device_name(int index) const = 0;
+  /// For libraries that look for a current device of the calling thread.
+  virtual void make_current(int index) const = 0;
   [[nodiscard]] virtual void* allocate(std::size_t bytes, int index) const = 0;
   virtual void deallocate(void* data, int index) const noexcept = 0;
   [[nodiscard]] virtual void* allocate_pinned(std::size_t bytes, int index) const = 0;

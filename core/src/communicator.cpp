@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "comm/probe.hpp"
 #include "comm/transports.hpp"
 #include "scape/build_info.hpp"
 #include "scape/config.hpp"
@@ -112,23 +113,31 @@ void Communicator::check_part(const char* operation, std::span<const std::int64_
 std::unique_ptr<Communicator> make_communicator(std::string_view name, MPI_Comm world, Device device) {
   int ranks = 0;
   MPI_Comm_size(world, &ranks);
-  if (name == "auto") name = ranks == 1 ? "self" : device.kind == DeviceKind::cuda ? "nccl" : "mpi";
+  const bool gpu = device.kind == DeviceKind::cuda;
+  const auto error = [&](const std::string& what) {
+    return Error(ErrorKind::usage, "communicator '" + std::string(name) + "'" + what);
+  };
+  if (name == "auto") name = ranks == 1 ? "self" : gpu && build_info::with_nccl ? "nccl" : "mpi";
   if (name == "self") {
-    if (ranks != 1) throw Error(ErrorKind::usage, "communicator 'self' serves one rank, not " + std::to_string(ranks));
+    if (ranks != 1) throw error(" serves one rank, not " + std::to_string(ranks));
     return std::make_unique<Communicator>(detail::make_self_transport());
   }
-  if (name == "mpi") {
-    require(device.kind == DeviceKind::cpu, ErrorKind::usage,
-            "communicator 'mpi' serves memory of the host, not of a GPU; use 'nccl'");
-    return std::make_unique<Communicator>(detail::make_mpi_transport(world));
-  }
-  if (name == "nccl") {
-    require(device.kind == DeviceKind::cuda, ErrorKind::usage,
-            "communicator 'nccl' serves memory of a GPU, not of the host; use 'mpi'");
-    return std::make_unique<Communicator>(detail::make_nccl_transport(world, device));
+  if (name == "mpi" && !gpu) return std::make_unique<Communicator>(detail::make_mpi_transport(world));
+  const bool through_mpi = name == "mpi" || name == "staged" || name == "cuda_aware";
+  if (!gpu && (through_mpi || name == "nccl")) throw error(" serves memory of a GPU, not of the host; use 'mpi'");
+  if (name == "nccl") return std::make_unique<Communicator>(detail::make_nccl_transport(world, device));
+  if (through_mpi) {
+    if (device.index >= device_count(device.kind)) throw error(": device " + to_string(device) + " is not there");
+    detail::MpiPaths paths;
+    if (name != "staged") paths = detail::probe_mpi(world, device);
+    if (name == "cuda_aware" && !paths.direct.all()) {
+      throw error(": not for " + detail::to_string(~paths.direct) + " (" + paths.reason + "); 'mpi' stages what is not");
+    }
+    return std::make_unique<Communicator>(
+        detail::make_device_mpi_transport(detail::make_mpi_transport(world), device, std::move(paths)));
   }
   throw Error(ErrorKind::usage, "unknown communicator '" + std::string(name) + "'; did you mean '" +
-                                    nearest_name(name, {"auto", "self", "mpi", "nccl"}) + "'?");
+                                    nearest_name(name, {"auto", "self", "mpi", "staged", "cuda_aware", "nccl"}) + "'?");
 }
 
 }  // namespace scape

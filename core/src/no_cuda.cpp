@@ -14,6 +14,7 @@ class NoCuda final : public Backend {
  public:
   [[nodiscard]] int device_count() const override { return 0; }
   [[nodiscard]] std::string device_name(int) const override { refuse(); }
+  void make_current(int) const override { refuse(); }
   [[nodiscard]] void* allocate(std::size_t, int) const override { refuse(); }
   void deallocate(void*, int) const noexcept override {}
   [[nodiscard]] void* allocate_pinned(std::size_t, int) const override { refuse(); }

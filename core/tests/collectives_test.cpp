@@ -1,12 +1,15 @@
 // Every collective on real ranks, against what a loop over the ranks gives: exact results, exact counters, on immediate and queued
-// streams, and with a limit on the elements of one MPI call so low that everything travels in pieces.
+// streams, with a limit on the elements of one MPI call so low that everything travels in pieces, along the paths of a GPU's
+// memory, and where there are GPUs on theirs.
 #include <gmock/gmock.h>
 
 #include <array>
 #include <functional>
+#include <future>
 #include <numeric>
 
-#include "comm/transports.hpp"
+#include "comm/probe.hpp"
+#include "scape/build_info.hpp"
 #include "scape/error.hpp"
 #include "scape/kernels.hpp"
 #include "support/rig.hpp"
@@ -17,6 +20,11 @@ namespace {
 using ::testing::HasSubstr;
 using Counts = std::vector<std::int64_t>;
 
+int world_rank() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
 int world_size() {
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -60,36 +68,66 @@ std::vector<Counts> block_counts() {
 struct Way {
   std::string transport;
   Streams streams;
+  Device device = cpu_device;
 };
-const std::vector<Way> ways{{"mpi", Streams::immediate}, {"mpi_in_pieces", Streams::immediate}, {"self", Streams::immediate},
-                            {"mpi", Streams::queued},    {"mpi_in_pieces", Streams::queued},    {"self", Streams::queued}};
+std::vector<Way> ways() {
+  std::vector<Way> all;
+  for (const Streams streams : {Streams::immediate, Streams::queued}) {
+    for (const char* transport : {"mpi", "mpi_in_pieces", "self", "staged", "direct", "mixed"}) all.push_back({transport, streams});
+  }
+  const int gpus = device_count(DeviceKind::cuda);
+  if (gpus > 0) {
+    const Device gpu{DeviceKind::cuda, world_rank() % gpus};
+    for (const char* transport : {"staged", "probed"}) all.push_back({transport, Streams::queued, gpu});
+    if (world_size() <= gpus && build_info::with_nccl) all.push_back({"nccl", Streams::queued, gpu});
+  }
+  return all;
+}
+
+std::unique_ptr<Transport> make_transport(const std::string& name, Device device = cpu_device) {
+  if (name == "nccl") return detail::make_nccl_transport(MPI_COMM_WORLD, device);
+  if (name == "self") return detail::make_self_transport();
+  if (name == "mpi") return detail::make_mpi_transport(MPI_COMM_WORLD);
+  constexpr std::int64_t piece = 7;
+  std::unique_ptr<Transport> in_pieces = detail::make_mpi_transport(MPI_COMM_WORLD, piece);
+  if (name == "mpi_in_pieces") return in_pieces;
+  if (name == "probed") {
+    static const detail::MpiPaths paths = detail::probe_mpi(MPI_COMM_WORLD, device);
+    return detail::make_device_mpi_transport(std::move(in_pieces), device, paths);
+  }
+  const detail::CollectiveSet direct(name == "direct" ? 0b11111 : name == "mixed" ? 0b01010 : 0);
+  return detail::make_device_mpi_transport(std::move(in_pieces), device, {.direct = direct, .reason = "as the test wants"});
+}
 
 class Collectives : public ::testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
     const std::string& transport = GetParam().transport;
     if (transport == "self" && world_size() > 1) GTEST_SKIP() << "serves one rank";
-    constexpr std::int64_t piece = 7;
-    comm_ = std::make_unique<Communicator>(transport == "self"  ? detail::make_self_transport()
-                                           : transport == "mpi" ? detail::make_mpi_transport(MPI_COMM_WORLD)
-                                                                : detail::make_mpi_transport(MPI_COMM_WORLD, piece));
-    if (GetParam().streams == Streams::queued) stream_ = Stream(cpu_device);
+    comm_ = std::make_unique<Communicator>(make_transport(transport, device()));
+    if (GetParam().streams == Streams::queued) stream_ = Stream(device());
   }
   void TearDown() override { stream_.synchronize(); }
 
   // Makes a vector by value(i).
   template <class T, class Value>
-  static Buffer<T> filled(std::int64_t size, Value value_at) {
-    Buffer<T> buffer(size);
-    for (std::int64_t i = 0; i < size; ++i) buffer.data()[i] = value_at(i);
+  Buffer<T> filled(std::int64_t size, Value value_at) const {
+    std::vector<T> values;
+    for (std::int64_t i = 0; i < size; ++i) values.push_back(static_cast<T>(value_at(i)));
+    Buffer<T> buffer(size, device());
+    copy(buffer.span(), std::span<const T>(values), stream_);
+    stream_.synchronize();
     return buffer;
   }
   template <class T, class Value>
   void expect(const Buffer<T>& buffer, Value value_at) {
+    std::vector<T> values(static_cast<std::size_t>(buffer.size()));
+    copy(Span<T>(values), buffer, stream_);
     stream_.synchronize();
     for (std::int64_t i = 0; i < buffer.size(); ++i) {
-      if (buffer.data()[i] == static_cast<T>(value_at(i))) continue;
-      ADD_FAILURE() << "element " << i << " of " << buffer.size() << " is " << +buffer.data()[i] << ", not " << +value_at(i);
+      const T found = values[static_cast<std::size_t>(i)];
+      if (found == static_cast<T>(value_at(i))) continue;
+      ADD_FAILURE() << "element " << i << " of " << buffer.size() << " is " << +found << ", not " << +value_at(i);
       return;
     }
   }
@@ -101,6 +139,7 @@ class Collectives : public ::testing::TestWithParam<Way> {
     EXPECT_NEAR(since[kind].wire_bytes, wire_bytes(kind, static_cast<double>(bytes), ranks()), 1e-6) << to_string(kind);
     EXPECT_EQ(since.total().calls, 1);
   }
+  [[nodiscard]] static Device device() { return GetParam().device; }
   [[nodiscard]] int rank() const { return comm_->rank(); }
   [[nodiscard]] int ranks() const { return comm_->size(); }
 
@@ -122,7 +161,7 @@ class Collectives : public ::testing::TestWithParam<Way> {
       for (const Counts& counts : block_counts()) {
         const std::int64_t begin = before(counts, rank());
         const Buffer<T> input = filled<T>(sum_of(counts), [&](auto i) { return value<T>(rank(), i); });
-        const Buffer<T> output(counts[static_cast<std::size_t>(rank())]);
+        const Buffer<T> output(counts[static_cast<std::size_t>(rank())], device());
         const Traffic earlier = comm_->traffic();
         comm_->reduce_scatter_v(input.span(), output.span(), counts, op, stream_);
         expect(output, [&](auto i) { return reduced<T>(op, ranks(), begin + i); });
@@ -144,7 +183,7 @@ class Collectives : public ::testing::TestWithParam<Way> {
       const Buffer<T> part = filled<T>(mine, [&](auto i) { return value<T>(rank(), i); });
       // From a buffer of its own on every rank, in place on every rank, and in place on the even ranks only.
       for (const int in_place : {0, 1, 2}) {
-        const Buffer<T> all(sum_of(counts));
+        const Buffer<T> all(sum_of(counts), device());
         const Span<T> place = all.span().subspan(before(counts, rank()), mine);
         const bool own_place = in_place == 1 || (in_place == 2 && rank() % 2 == 0);
         if (own_place) copy(place, part.span(), stream_);
@@ -156,7 +195,7 @@ class Collectives : public ::testing::TestWithParam<Way> {
     }
     for (const std::int64_t n : {0, 1, 9}) {
       const Buffer<T> part = filled<T>(n, [&](auto i) { return value<T>(rank(), i); });
-      const Buffer<T> all(n * ranks());
+      const Buffer<T> all(n * ranks(), device());
       comm_->all_gather(part.span(), all.span(), stream_);
       expect(all, [&](auto i) { return value<T>(static_cast<int>(i / n), i % n); });
     }
@@ -187,7 +226,7 @@ class Collectives : public ::testing::TestWithParam<Way> {
         const auto [to, at] = locate(sent, i);
         return element(rank(), to, at);
       });
-      const Buffer<T> receive(sum_of(received));
+      const Buffer<T> receive(sum_of(received), device());
       const Traffic earlier = comm_->traffic();
       comm_->all_to_all_v(send.span(), sent, receive.span(), received, stream_);
       expect(receive, [&](auto i) {
@@ -213,8 +252,9 @@ class Collectives : public ::testing::TestWithParam<Way> {
   std::unique_ptr<Communicator> comm_;  // outlives the queue of the stream
   Stream stream_;
 };
-INSTANTIATE_TEST_SUITE_P(Ways, Collectives, ::testing::ValuesIn(ways), [](const auto& test) {
-  return test.param.transport + (test.param.streams == Streams::queued ? "_queued" : "_immediate");
+INSTANTIATE_TEST_SUITE_P(Ways, Collectives, ::testing::ValuesIn(ways()), [](const auto& test) {
+  const Way& way = test.param;
+  return way.transport + (way.device != cpu_device ? "_gpu" : way.streams == Streams::queued ? "_queued" : "_immediate");
 });
 
 TEST_P(Collectives, AllReduce) {
@@ -251,19 +291,20 @@ TEST_P(Collectives, Broadcast) {
 // An element of 64 bits keeps all of them, through a sum as through a copy.
 TEST_P(Collectives, WholeWordsSurvive) {
   const auto bit = std::uint64_t{1} << 63 | std::uint64_t{1} << rank();
-  const Buffer<std::uint64_t> all(ranks());
+  const Buffer<std::uint64_t> all(ranks(), device());
   const Buffer<std::uint64_t> mine = filled<std::uint64_t>(1, [&](auto) { return bit; });
   comm_->all_gather(mine.span(), all.span(), stream_);
   expect(all, [](auto i) { return std::uint64_t{1} << 63 | std::uint64_t{1} << i; });
 }
 
 TEST_P(Collectives, IsOrderedOnItsStream) {
-  const Buffer<float> data(1000);
+  const Buffer<float> data(1000, device());
+  const Buffer<float> ones = filled<float>(1000, [](auto) { return 1; });
   for (int round = 0; round < 20; ++round) {
-    stream_.enqueue([&] { std::fill_n(data.data(), 1000, 1.0F); });
+    copy(data.span(), ones, stream_);
     comm_->all_reduce(data.span(), ReduceOp::sum, stream_);
     comm_->barrier(stream_);
-    update_kernels(cpu_device).divide(data, 2, stream_);
+    update_kernels(device()).divide(data, 2, stream_);
   }
   expect(data, [&](auto) { return static_cast<float>(ranks()) / 2; });
   EXPECT_EQ(comm_->traffic()[Collective::all_reduce].calls, 20);
@@ -279,10 +320,9 @@ TEST_P(Collectives, DuplicatesServeTwoStreamsAtOnce) {
   EXPECT_EQ(other->name(), comm_->name());
   constexpr std::int64_t rounds = 12;
   constexpr std::int64_t n = 60;
-  const Buffer<double> a(rounds * n), b(rounds * n);
-  std::fill_n(a.data(), a.size(), rank() + 1.0);
-  std::fill_n(b.data(), b.size(), 10.0 * rank());
-  const Stream one(cpu_device), two(cpu_device);
+  const Buffer<double> a = filled<double>(rounds * n, [&](auto) { return rank() + 1.0; });
+  const Buffer<double> b = filled<double>(rounds * n, [&](auto) { return 10.0 * rank(); });
+  const Stream one(device()), two(device());
   for (std::int64_t i = 0; i < rounds; ++i) {
     const auto first = [&] { comm_->all_reduce(a.span().subspan(i * n, n), ReduceOp::sum, one); };
     const auto second = [&] { other->all_reduce(b.span().subspan(i * n, n), ReduceOp::max, two); };
@@ -326,7 +366,6 @@ TEST_P(Collectives, RefuseCountsThatDoNotFit) {
 }
 
 TEST(MpiTransport, AFailedCallIsACommunicationError) {
-  Communicator comm(detail::make_mpi_transport(MPI_COMM_WORLD));
   const Buffer<float> data(1);
   const auto expect_communication_error = [](auto call) {
     try {
@@ -337,10 +376,43 @@ TEST(MpiTransport, AFailedCallIsACommunicationError) {
       EXPECT_THAT(error.what(), HasSubstr("MPI_Bcast"));
     }
   };
-  expect_communication_error([&] { comm.broadcast(data.span(), comm.size(), Stream()); });  // no such root
-  const Stream queued(cpu_device);
-  comm.broadcast(data.span(), comm.size(), queued);
-  expect_communication_error([&] { queued.synchronize(); });
+  for (const char* transport : {"mpi", "staged", "direct"}) {
+    Communicator comm(make_transport(transport));
+    expect_communication_error([&] { comm.broadcast(data.span(), comm.size(), Stream()); });  // no such root
+    const Stream queued(cpu_device);
+    comm.broadcast(data.span(), comm.size(), queued);
+    expect_communication_error([&] { queued.synchronize(); });
+  }
+}
+
+TEST(DeviceMpiTransport, SaysWhichPathsItTakesAndWhy) {
+  EXPECT_EQ(make_transport("staged")->name(), "staged");
+  EXPECT_EQ(make_transport("direct")->name(), "cuda_aware");
+  EXPECT_EQ(make_transport("mixed")->name(), "mpi(direct: reduce_scatter, all_to_all; staged: all_reduce, all_gather, broadcast)");
+  const std::unique_ptr<Communicator> other = Communicator(make_transport("mixed")).duplicate();
+  EXPECT_EQ(other->name(), make_transport("mixed")->name());
+  EXPECT_EQ(other->reason(), "as the test wants");
+  EXPECT_EQ(Communicator(make_transport("mpi")).reason(), "");
+}
+
+// On a queued stream, whatever comes before a collective: it waits for that, and the caller for nothing.
+TEST(DeviceMpiTransport, StartsWhenItsStreamGetsThereWithoutHoldingTheCallerUp) {
+  for (const char* transport : {"staged", "direct"}) {
+    Communicator comm(make_transport(transport));
+    const Stream stream(cpu_device);
+    const Buffer<float> data(3), copied(3);
+    std::promise<void> opened;
+    stream.enqueue([&] {
+      opened.get_future().wait();
+      std::fill_n(data.data(), 3, 1.0F);
+    });
+    comm.all_reduce(data.span(), ReduceOp::sum, stream);
+    copy(copied.span(), data.span(), stream);
+    EXPECT_EQ(data.data()[0], 0);
+    opened.set_value();
+    stream.synchronize();
+    EXPECT_EQ(copied.data()[2], static_cast<float>(comm.size())) << transport;
+  }
 }
 
 TEST(MakeCommunicator, ChoosesByNameAndRefusesWithTheReason) {
@@ -358,7 +430,13 @@ TEST(MakeCommunicator, ChoosesByNameAndRefusesWithTheReason) {
   EXPECT_THAT(usage_error("self", cpu_device), HasSubstr(alone ? "made self" : "one rank, not " + std::to_string(world_size())));
   EXPECT_THAT(usage_error("mpii", cpu_device), HasSubstr("did you mean 'mpi'"));
   EXPECT_THAT(usage_error("nccl", cpu_device), HasSubstr("'nccl'"));
-  EXPECT_THAT(usage_error("mpi", Device{DeviceKind::cuda, 0}), HasSubstr("'mpi'"));
+  for (const char* name : {"staged", "cuda_aware"})
+    EXPECT_THAT(usage_error(name, cpu_device), HasSubstr("not of the host; use 'mpi'"));
+  const Device missing{DeviceKind::cuda, device_count(DeviceKind::cuda)};
+  for (const char* name : {"mpi", "staged", "cuda_aware"}) {
+    EXPECT_THAT(usage_error(name, missing),
+                HasSubstr("'" + std::string(name) + "': device " + to_string(missing) + " is not there"));
+  }
   EXPECT_EQ(make_communicator("auto", MPI_COMM_SELF, cpu_device)->name(), "self");
 }
 

@@ -2,6 +2,7 @@
 // elements. What must hold without a GPU is tested everywhere.
 #include <atomic>
 #include <bit>
+#include <future>
 #include <new>
 #include <stdexcept>
 #include <vector>
@@ -130,6 +131,86 @@ TEST_F(Gpu, PartsOfHostMemoryComeAndGoInOrder) {
   }
   stream.synchronize();
   for (std::int64_t j = 0; j < n; ++j) ASSERT_EQ(sum.span().data()[j], static_cast<float>((2 + 4 + 8) * j)) << j;
+}
+
+TEST_F(Gpu, StreamsOfTheHostAndOfTheGpuTakeTurns) {
+  constexpr std::int64_t rounds = 200;
+  const Stream host(cpu_device);
+  const Stream device(gpu);
+  const PinnedBuffer<float> counter(1, gpu);
+  const Buffer<float> seen(rounds, gpu);
+  Event raised;
+  Event taken(gpu);
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    host.enqueue([&] { counter.data()[0] += 1; });
+    raised.record(host);
+    device.wait(raised);
+    copy<float>(seen.span().subspan(i, 1), counter, device);
+    taken.record(device);
+    host.wait(taken);
+  }
+  std::vector<float> values(rounds);
+  copy<float>(Span<float>(values), seen, device);
+  device.synchronize();
+  host.synchronize();
+  for (std::int64_t i = 0; i < rounds; ++i) ASSERT_EQ(values[static_cast<std::size_t>(i)], static_cast<float>(i + 1));
+  Stream().wait(taken);  // an immediate one waits, too
+}
+
+// With host operations that block, the first stream would hold the second one up.
+TEST_F(Gpu, AStreamThatWaitsForTheHostHoldsNoOtherUp) {
+  const Stream first_host(cpu_device);
+  const Stream second_host(cpu_device);
+  const Stream first(gpu);
+  const Stream second(gpu);
+  const Stream other_host(cpu_device);
+  std::promise<void> first_gate;
+  std::promise<void> second_gate;
+  Event event;
+  first_host.enqueue([&] { first_gate.get_future().wait(); });
+  second_host.enqueue([&] { second_gate.get_future().wait(); });
+  event.record(first_host);
+  first.wait(event);
+  event.record(second_host);
+  second.wait(event);
+  Event on_device(gpu);
+  std::atomic<bool> opened = false;
+  bool passed = false;
+  on_device.record(first);
+  other_host.wait(on_device);  // for the record on `first`
+  other_host.enqueue([&] { passed = opened; });
+  on_device.record(second);
+  EXPECT_FALSE(on_device.ready());
+  second_gate.set_value();
+  second.synchronize();
+  EXPECT_TRUE(on_device.ready());
+  opened = true;
+  first_gate.set_value();
+  first.synchronize();
+  other_host.synchronize();
+  EXPECT_TRUE(passed);
+}
+
+TEST_F(Gpu, AFailureOfTheHostReachesTheStreamThatWaitsForIt) {
+  const Stream broken(cpu_device);
+  const Stream waiting(gpu);
+  const Stream next(gpu);
+  const Stream host(cpu_device);
+  Event before;
+  Event after;
+  before.record(broken);
+  broken.enqueue([] { throw std::runtime_error("as planned"); });
+  after.record(broken);
+  waiting.wait(before);
+  EXPECT_NO_THROW(waiting.synchronize());
+  waiting.wait(after);
+  Event passed_on(gpu);
+  passed_on.record(waiting);
+  next.wait(passed_on);
+  host.wait(passed_on);
+  EXPECT_THROW(waiting.synchronize(), std::runtime_error);
+  EXPECT_THROW(next.synchronize(), std::runtime_error);
+  EXPECT_THROW(host.synchronize(), std::runtime_error);
 }
 
 TEST_F(Gpu, VectorsOfMoreThan2To31Elements) {

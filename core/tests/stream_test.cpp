@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend.hpp"
 #include "scape/error.hpp"
 #include "scape/telemetry.hpp"
 
@@ -222,6 +223,35 @@ TEST(Event, RecordingAgainOnAFasterStreamDoesNotReleaseAnEarlierWait) {
   gate.open();
   waiting.synchronize();
   EXPECT_TRUE(passed);
+}
+
+// An event of another kind of device.
+class ForeignEvent final : public detail::EventBackend {
+ public:
+  explicit ForeignEvent(std::function<void()> wait) : wait_(std::move(wait)) {}
+  void record(detail::StreamBackend&) override {}
+  [[nodiscard]] std::function<void()> host_wait() const override { return wait_; }
+  [[nodiscard]] bool ready() const override { return false; }
+  [[nodiscard]] double seconds_since(const EventBackend&) const override { return 0; }
+
+ private:
+  std::function<void()> wait_;
+};
+
+TEST(Event, OfAnotherDeviceOrdersStreamsToo) {
+  Gate gate;
+  const Stream queued(cpu_device);
+  std::atomic<bool> passed = false;
+  detail::stream_backend(queued).wait(ForeignEvent(gate.operation()));
+  queued.enqueue([&] { passed = true; });
+  EXPECT_FALSE(passed);
+  gate.open();
+  queued.synchronize();
+  EXPECT_TRUE(passed);
+  EXPECT_NO_THROW(detail::stream_backend(Stream()).wait(ForeignEvent(gate.operation())));
+  EXPECT_THROW(detail::stream_backend(Stream()).wait(ForeignEvent(fail)), std::runtime_error);
+  detail::stream_backend(queued).wait(ForeignEvent(fail));
+  EXPECT_THROW(queued.synchronize(), std::runtime_error);
 }
 
 TEST(Event, MeasuresTime) {

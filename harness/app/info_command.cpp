@@ -9,6 +9,7 @@
 #include "method_memory.hpp"
 #include "model/model.hpp"
 #include "scape/build_info.hpp"
+#include "scape/communicator.hpp"
 #include "scape/device.hpp"
 #include "scape/error.hpp"
 #include "train/run_config.hpp"
@@ -29,6 +30,15 @@ std::string mpi_version() {
   return all.substr(0, all.find(','));
 }
 
+// What communicator=mpi would do with GPU memory here.
+void print_mpi_on_gpu() {
+  int argc = 0;
+  char** argv = nullptr;
+  const MpiSession mpi(argc, argv);
+  const auto communicator = make_communicator("mpi", MPI_COMM_WORLD, {DeviceKind::cuda, 0});
+  fmt::print("          MPI on GPU memory: {} ({})\n", communicator->name(), communicator->reason());
+}
+
 int print_info() {
   fmt::print("scape {}  {} build, {}, tuned for this processor: {}\n", build_info::version, build_info::build_type,
              build_info::compiler, yes_no(build_info::native));
@@ -40,6 +50,7 @@ int print_info() {
   if (build_info::with_cuda && gpus == 0)
     fmt::print("          no GPU: the CUDA backend is here but cannot run; everything runs on the CPU\n");
   for (int i = 0; i < gpus; ++i) fmt::print("          cuda:{} {}\n", i, device_name({DeviceKind::cuda, i}));
+  if (gpus > 0) print_mpi_on_gpu();
   fmt::print("models\n");
   for (const std::string& name : model_presets()) {
     const ModelConfig config = model_config(name);

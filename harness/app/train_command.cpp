@@ -243,6 +243,7 @@ struct Run {
     info.attributes.emplace_back("label", config->label());
     if (!arguments.init.empty()) info.attributes.emplace_back("initialised_from", arguments.init);
     info.attributes.emplace_back("communicator_used", communicator.name());
+    if (!communicator.reason().empty()) info.attributes.emplace_back("communicator_reason", communicator.reason());
     info.attributes.emplace_back("device_name", device_name(model->params().device()));
     info.attributes.emplace_back("parameters", model->layout().size());
     info.attributes.emplace_back("flops_per_token", model->flops_per_token());

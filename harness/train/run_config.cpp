@@ -37,7 +37,8 @@ void TrainOptions::declare(OptionTable& table) {
   table.add("optimizer", optimizer, "method: a complete optimizer or an update rule");
   table.add("sync", sync, "gradient synchronisation for an update rule");
   table.add("device", device, "where to compute: cpu | cuda");
-  table.add("communicator", communicator, "auto | self | mpi | nccl");
+  table.add("communicator", communicator,
+            "auto | self | mpi | nccl; for MPI on GPU memory also staged (copies in host memory) | cuda_aware; mpi finds out");
   table.add("communication_stream", communication_stream,
             "collectives on a stream of their own, so that they can overlap with computing");
   table.add("threads", threads, "threads of a rank; 0: OMP_NUM_THREADS, else the node's processors shared by its ranks",

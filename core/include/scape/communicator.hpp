@@ -60,7 +60,8 @@ struct Traffic {
 class Transport {
  public:
   virtual ~Transport() = default;
-  [[nodiscard]] virtual std::string name() const = 0;  // "mpi", "self", "nccl", …
+  [[nodiscard]] virtual std::string name() const = 0;  // "mpi", "self", "nccl", …; which paths it takes where there are several
+  [[nodiscard]] virtual std::string reason() const { return {}; }  // why these paths, one line; empty: there was no choice
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   virtual void all_reduce(void* data, std::int64_t count, DType type, ReduceOp op, const Stream& stream) = 0;
@@ -82,6 +83,8 @@ class Communicator {
   [[nodiscard]] int rank() const { return transport_->rank(); }
   [[nodiscard]] int size() const { return transport_->size(); }
   [[nodiscard]] std::string name() const { return transport_->name(); }
+  /// Why the transport takes the paths that name() tells, one line; empty where there was no choice.
+  [[nodiscard]] std::string reason() const { return transport_->reason(); }
 
   /// data [n] ← element-wise reduction over the ranks, the same bits on every rank.
   template <class T>
@@ -181,8 +184,13 @@ class Communicator {
 };
 
 /// Makes a communicator over the ranks of `world` for memory on `device`. Collective over `world`. `name`:
-///   mpi    MPI on host memory                 self   no communication (exactly one rank)
-///   nccl   NCCL on CUDA memory                auto   self for one rank, else nccl for a CUDA device, else mpi
+///   self        no communication (exactly one rank)
+///   mpi         MPI. On CUDA memory each kind of collective is tried first, in a process of its own, on a tiny buffer: those that
+///               give the right numbers are direct, the others staged through host memory. name() says which, reason() why.
+///   staged      CUDA memory: MPI on copies in host memory
+///   cuda_aware  CUDA memory: MPI on the memory itself; refused unless every kind of collective is found to work
+///   nccl        CUDA memory: NCCL
+///   auto        self for one rank, else nccl for a CUDA device if this build has it, else mpi
 /// Never falls back silently: Error(usage) with the reason when the named one cannot serve this build, device or rank count.
 [[nodiscard]] std::unique_ptr<Communicator> make_communicator(std::string_view name, MPI_Comm world, Device device);
 

@@ -1,5 +1,5 @@
 // In-order queues of work and the events that order them against each other: one model for CPU and CUDA, so that
-// "two streams and an event" overlaps communication with compute on both.
+// "two streams and an event" overlaps communication with compute on both. A stream may wait for events of the other kind, too.
 //
 //   immediate stream   CPU only: an operation runs on the calling thread before the call returns
 //   queued stream      CPU: a worker thread runs operations in order; CUDA: a cudaStream_t

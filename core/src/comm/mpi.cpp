@@ -1,7 +1,6 @@
 // MPI collectives on host memory. A collective is one operation of its stream: on a queued stream the worker thread makes
 // the blocking MPI call while the caller computes on.
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -26,8 +25,6 @@ MpiSession::~MpiSession() {
 namespace detail {
 
 namespace {
-
-using Counts = std::span<const std::int64_t>;
 
 void check(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
@@ -79,10 +76,6 @@ std::byte* at(void* data, std::int64_t element, DType type) {
 }
 const std::byte* at(const void* data, std::int64_t element, DType type) {
   return static_cast<const std::byte*>(data) + element * size_of(type);
-}
-
-std::int64_t total(Counts counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
 // 32-bit counts and displacements as MPI 3.1 wants them.

@@ -6,7 +6,6 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "comm/transports.hpp"
@@ -16,8 +15,6 @@
 namespace scape::detail {
 
 namespace {
-
-using Counts = std::span<const std::int64_t>;
 
 void check(ncclResult_t code, const char* call, ncclComm_t comm = nullptr) {
   if (code == ncclSuccess || code == ncclInProgress) return;

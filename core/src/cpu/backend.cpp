@@ -27,6 +27,7 @@ class CpuBackend final : public Backend {
     }
     return "cpu";
   }
+  void make_current(int) const override {}
 
   [[nodiscard]] void* allocate(std::size_t bytes, int) const override {
     void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);

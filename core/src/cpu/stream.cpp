@@ -73,8 +73,10 @@ class CpuEvent final : public EventBackend {
     }
     cpu_stream->record(std::move(moment));
   }
-  void synchronize() const override {
-    if (const auto moment = latest()) moment->await();
+  [[nodiscard]] std::function<void()> host_wait() const override {
+    return [moment = latest()] {
+      if (moment) moment->await();
+    };
   }
   [[nodiscard]] bool ready() const override {
     const auto moment = latest();
@@ -88,22 +90,17 @@ class CpuEvent final : public EventBackend {
     require(from && to, ErrorKind::internal, "seconds_between: an event was never recorded");
     return std::chrono::duration<double>(to->time() - from->time()).count();
   }
-  /// Null before the first record.
+
+ private:
+  // Null before the first record.
   [[nodiscard]] std::shared_ptr<Moment> latest() const {
     const std::lock_guard lock(mutex_);
     return latest_;
   }
 
- private:
   mutable std::mutex mutex_;
   std::shared_ptr<Moment> latest_;
 };
-
-const CpuEvent& as_cpu_event(const EventBackend& event) {
-  const auto* cpu_event = dynamic_cast<const CpuEvent*>(&event);
-  require(cpu_event != nullptr, ErrorKind::internal, "Stream::wait: an event of another device on a CPU stream");
-  return *cpu_event;
-}
 
 class ImmediateStream final : public CpuStream {
  public:
@@ -132,9 +129,7 @@ class QueuedStream final : public CpuStream {
       if (!failure_) operation();
     });
   }
-  void wait(const EventBackend& event) override {
-    if (auto moment = as_cpu_event(event).latest()) enqueue([moment = std::move(moment)] { moment->await(); });
-  }
+  void wait(const EventBackend& event) override { enqueue(event.host_wait()); }
   void record(std::shared_ptr<Moment> moment) override {
     push([this, moment = std::move(moment)] { moment->reach(failure_); });
   }

@@ -44,6 +44,7 @@ class CudaBackend final : public detail::Backend {
     check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
     return properties.name;
   }
+  void make_current(int index) const override { check(cudaSetDevice(index), "cudaSetDevice"); }
 
   [[nodiscard]] void* allocate(std::size_t bytes, int index) const override {
     const CurrentDevice current(index);

@@ -2,9 +2,14 @@
 //
 // Kernels cannot throw, host operations can. A stream that has had a host operation carries a Failure; an event recorded on it
 // remembers the failure and the position, and a stream that waits for such an event checks it in a host operation of its own.
-// So exceptions follow the order of events, and streams without host operations pay nothing.
+// So exceptions follow the order of events, and streams without host operations pay nothing. A wait for an event of the host is a
+// host operation in this sense: what failed there fails here.
 #include "cuda/stream.hpp"
 
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -25,24 +30,39 @@ void CUDART_CB run_host_operation(void* data) {
   host->failure->guard(host->operation, host->position);
 }
 
+EventHandle make_event(int index) {
+  const CurrentDevice current(index);
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "cudaEventCreate");
+  return EventHandle(event);
+}
+
+// The driver's function, which the runtime does not wrap; looked up, so that programs start without a driver.
+auto stream_wait_value() {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  const auto function =
+      reinterpret_cast<decltype(&cuStreamWaitValue32)>(driver == nullptr ? nullptr : dlsym(driver, "cuStreamWaitValue32_v2"));
+  require(function != nullptr, ErrorKind::usage,
+          "a CUDA stream cannot wait for the host: the driver has no cuStreamWaitValue32 (CUDA 11.7 or later has)");
+  return function;
+}
+
 class CudaEvent final : public detail::EventBackend {
  public:
-  explicit CudaEvent(int index) {
-    const CurrentDevice current(index);
-    cudaEvent_t event = nullptr;
-    check(cudaEventCreate(&event), "cudaEventCreate");
-    event_.reset(event);
-  }
+  explicit CudaEvent(int index) : index_(index), event_(make_event(index)) {}
 
   void record(detail::StreamBackend& stream) override {
     const CudaStream& on = cuda_stream(stream, "Event::record");
+    if (event_.use_count() > 1) event_ = make_event(index_);  // a wait of the host refers to the record before
     check(cudaEventRecord(event_.get(), on.handle()), "cudaEventRecord");
     failure_ = on.failure();
     position_ = on.position();
   }
-  void synchronize() const override {
-    check(cudaEventSynchronize(event_.get()), "cudaEventSynchronize");
-    if (failure_) failure_->rethrow_before(position_);
+  [[nodiscard]] std::function<void()> host_wait() const override {
+    return [event = event_, failure = failure_, position = position_] {
+      check(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
+      if (failure) failure->rethrow_before(position);
+    };
   }
   [[nodiscard]] bool ready() const override {
     const cudaError_t state = cudaEventQuery(event_.get());
@@ -68,7 +88,8 @@ class CudaEvent final : public detail::EventBackend {
   }
 
  private:
-  EventHandle event_;
+  int index_;
+  std::shared_ptr<EventHandle::element_type> event_;
   std::shared_ptr<Failure> failure_;
   std::uint64_t position_ = 0;
 };
@@ -78,7 +99,7 @@ class CudaEvent final : public detail::EventBackend {
 void Failure::guard(const std::function<void()>& operation, std::uint64_t position) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (error_) return;
+    if (error_ && position_ < position) return;
   }
   try {
     operation();
@@ -92,6 +113,21 @@ void Failure::guard(const std::function<void()>& operation, std::uint64_t positi
 void Failure::rethrow_before(std::uint64_t position) const {
   const std::lock_guard lock(mutex_);
   if (error_ && position_ < position) std::rethrow_exception(error_);
+}
+
+void HostWaits::queue(cudaStream_t stream, std::function<void()> wait) {
+  static const auto stream_wait = stream_wait_value();
+  ++queued_;
+  thread_->enqueue([count = count_.data(), number = queued_, wait = std::move(wait)] {
+    wait();
+    std::atomic_ref(*count).store(number, std::memory_order_release);
+  });
+  const auto address = reinterpret_cast<CUdeviceptr>(count_.data());  // the same on the host and on the device
+  const CUresult code = stream_wait(stream, address, queued_, CU_STREAM_WAIT_VALUE_GEQ);
+  if (code != CUDA_SUCCESS) {
+    throw Error(ErrorKind::usage,
+                "a CUDA stream cannot wait for the host: cuStreamWaitValue32 gives error " + std::to_string(code));
+  }
 }
 
 CudaStream::CudaStream(int index) : index_(index) {
@@ -119,9 +155,13 @@ void CudaStream::enqueue(std::function<void()> operation) {
 }
 
 void CudaStream::wait(const detail::EventBackend& event) {
-  const auto* cuda_event = dynamic_cast<const CudaEvent*>(&event);
-  require(cuda_event != nullptr, ErrorKind::internal, "Stream::wait: an event of another device on a CUDA stream");
-  cuda_event->make_wait(*this);
+  if (const auto* cuda_event = dynamic_cast<const CudaEvent*>(&event)) return cuda_event->make_wait(*this);
+  if (!failure_) failure_ = std::make_shared<Failure>();
+  const CurrentDevice current(index_);
+  if (!host_waits_) host_waits_.emplace(index_);
+  host_waits_->queue(stream_.get(),
+                     [failure = failure_, wait = event.host_wait(), position = position_] { failure->guard(wait, position); });
+  ++position_;
 }
 
 void CudaStream::synchronize() {

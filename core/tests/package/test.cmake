@@ -15,6 +15,9 @@ endfunction()
 
 file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --component core --prefix ${WORK}/prefix)
+if(NOT EXISTS ${WORK}/prefix/libexec/scape/scape_mpi_probe)
+  message(FATAL_ERROR "scape_mpi_probe is not installed")
+endif()
 make_and_run(${WORK}/installed -DCMAKE_PREFIX_PATH=${WORK}/prefix)
 make_and_run(${WORK}/from_source -DCMAKE_PROJECT_LeastSquares_INCLUDE=${CMAKE_CURRENT_LIST_DIR}/from_source.cmake
              -DFETCHCONTENT_SOURCE_DIR_SCAPE=${SOURCE})
