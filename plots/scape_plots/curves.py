@@ -18,9 +18,9 @@ class Curve:
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Centred moving average over `window` (odd) values, cut off at both ends; a NaN does not count."""
+    """Centred moving average over `window` (odd) values, cut off at both ends; what is not finite does not count."""
     half = window // 2
-    known = ~np.isnan(values)
+    known = np.isfinite(values)
     sums = np.concatenate([[0], np.cumsum(np.where(known, values, 0))])
     counts = np.concatenate([[0], np.cumsum(known)])
     i = np.arange(len(values))
@@ -36,6 +36,7 @@ def window(run) -> int:
 def _over_seeds(runs: list, tables: list, values: list) -> Curve:
     steps = functools.reduce(np.intersect1d, [table["step"] for table in tables])
     rows = np.array([v[np.searchsorted(t["step"], steps)] for t, v in zip(tables, values)])
+    rows[~np.isfinite(rows)] = np.nan  # of a run that diverges: nowhere on an axis
     sent = np.array([np.concatenate([[0], np.cumsum(r.steps["wire_bytes"])])[np.searchsorted(r.steps["step"], steps, "right")] for r in runs])
     return Curve(steps, sent.mean(axis=0), rows.mean(axis=0), rows.min(axis=0), rows.max(axis=0))
 
@@ -48,3 +49,8 @@ def training(method, smoothed: bool) -> Curve:
 def validation(method) -> Curve:
     tables = [run.validation for run in method.runs]
     return _over_seeds(method.runs, tables, [table["loss"] for table in tables])
+
+
+def has_loss(method) -> bool:
+    """Whether there is a curve: finite training losses at two steps that all seeds have."""
+    return np.count_nonzero(np.isfinite(training(method, smoothed=True).mean)) > 1

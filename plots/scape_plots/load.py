@@ -38,7 +38,7 @@ class Run:
         if self.get("complete", False):
             return "complete"
         status = str(self.get("status", "running"))
-        return "interrupted" if status in ("running", "complete") else status  # still running, or killed: the file cannot tell
+        return "running or interrupted" if status in ("running", "complete") else status  # or killed: the file cannot tell
 
 
 class Method:
@@ -100,20 +100,29 @@ def load_runs(places: list) -> tuple:
     return runs, problems
 
 
+def labels_of(runs: list, but: str = "") -> list:
+    """Names of runs of different methods; where two share a name, what they differ in, the option `but` aside, is added to it."""
+    from . import style
+
+    plain = [style.label(run) for run in runs]
+    labels = []
+    for run, label in zip(runs, plain):
+        twins = [other for other, name in zip(runs, plain) if name == label]
+        names = sorted({name for twin in twins for name in twin.attributes} - PROVENANCE - {but})
+        differing = [name for name in names if len({str(twin.get(name)) for twin in twins}) > 1]
+        derived = {"parameters", "flops_per_token", "tokens_per_step", "planned_steps"}  # follow from options
+        chosen = [name for name in differing if name not in derived] or differing
+        labels.append(", ".join([label, *(f"{name} = {style.text(run.get(name, 'none'))}" for name in chosen)]))
+    return labels
+
+
 def group_by_method(runs: list) -> list:
-    """Methods in the order of style.order; where two share a name, what they differ in is added to it."""
+    """Methods in the order of style.order."""
     from . import style
 
     groups = {}
     for run in runs:
         key = tuple(sorted((name, str(value)) for name, value in run.attributes.items() if name not in PROVENANCE))
         groups.setdefault(key, []).append(run)
-    methods = [Method(style.label(members[0]), members) for members in groups.values()]
-    for twins in [[m for m in methods if m.label == label] for label in {m.label for m in methods}]:
-        names = sorted({name for m in twins for name in m.runs[0].attributes if name not in PROVENANCE})
-        differing = [name for name in names if len({str(m.get(name)) for m in twins}) > 1]
-        derived = {"parameters", "flops_per_token", "tokens_per_step", "planned_steps"}  # follow from options
-        chosen = [name for name in differing if name not in derived] or differing
-        for method in twins if len(twins) > 1 else []:
-            method.label += ", " + ", ".join(f"{name} = {style.text(method.get(name, 'none'))}" for name in chosen)
-    return sorted(methods, key=style.order)
+    labels = labels_of([members[0] for members in groups.values()])
+    return sorted((Method(label, members) for label, members in zip(labels, groups.values())), key=style.order)

@@ -5,6 +5,7 @@ every figure; within SCAPE and top-k, darker is sparser.
 """
 
 import math
+import re
 
 import matplotlib
 
@@ -31,6 +32,7 @@ COLOURS = {
     "oktopk": "#56B4E9",
 }
 LINES = ["-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5))]  # for methods that share a colour
+WIDE, THIN = 2.2, 1.2  # points: dense methods are drawn first, and show on both sides of what lies on them
 
 plt.rcParams.update({
     "font.size": 8,
@@ -45,7 +47,7 @@ plt.rcParams.update({
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "xtick.minor.width": 0.4,
-    "lines.linewidth": 1.3,
+    "lines.linewidth": THIN,
     "legend.frameon": False,
     "pdf.fonttype": 42,  # text stays text
 })  # fmt: skip
@@ -72,11 +74,12 @@ def label(run) -> str:
 
 
 def order(method) -> tuple:
-    """Dense methods first, then by family, then from dense to sparse."""
+    """Dense methods first, then by family, then from dense to sparse; numbers in names count as numbers."""
     optimizer, sync = _halves(method)
     families = list(COLOURS)
     family = next((i for i, f in enumerate(families) if f in ((optimizer, sync), optimizer, sync)), len(families))
-    return family, -float(method.get("density", 1) or 1), method.label
+    numbered = [(float(part), "") if i % 2 else (0, part) for i, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", method.label))]
+    return family, -float(method.get("density", 1) or 1), numbered
 
 
 def colour(method) -> tuple:
@@ -91,12 +94,17 @@ def colour(method) -> tuple:
 
 
 def lines(methods: list) -> dict:
-    """Method to plot keywords; methods of one colour differ in their dashes."""
-    used, styles = {}, {}
+    """Method to plot keywords; methods of one colour differ in their dashes and, if there are more than dashes, in their shades."""
+    families, styles = {}, {}
     for method in methods:
-        same = used.setdefault(colour(method), [])
-        styles[method.label] = {"color": colour(method), "linestyle": LINES[len(same) % len(LINES)]}
-        same.append(method)
+        families.setdefault(colour(method), []).append(method)
+    for base, members in families.items():
+        shades = -(-len(members) // len(LINES))
+        for i, method in enumerate(members):
+            shade = 0.75 * (i // len(LINES)) / shades  # from the plain colour towards white
+            dense = _halves(method) in COLOURS and i == 0
+            styles[method.label] = {"color": tuple(c + (1 - c) * shade for c in base), "linestyle": LINES[i % len(LINES)],
+                                    "linewidth": WIDE if dense else THIN}  # fmt: skip
     return styles
 
 

@@ -11,10 +11,10 @@ STEADY = 0.5  # of the planned steps: bytes are steady after it, or after the de
 HEADERS = ["method", "train loss", "val. loss", "bytes/step", "steady bytes", "of dense", "steady of dense", "step [ms]", "exposed [%]", "1/(1-f)",
            "steps", "seed", "status"]  # fmt: skip
 NOTES = (
-    "Losses in nat/token. Train loss: mean over the last 5% of the steps. Bytes/step: sent per rank (bandwidth-optimal model), mean over the "
-    "run; steady: mean over its second half, or after the density warm-up if that is longer. Of dense: divided by dense AdamW's. "
-    "Step: median time. Exposed: share f of the time in which compute waited for communication; without it a step could be at most 1/(1-f) "
-    "times as fast. Several seeds: mean (lowest to highest)."
+    "d: density, the fraction of the coordinates that a step sends. Losses in nat/token. Train loss: mean over the last 5% of the steps. "
+    "Bytes/step: sent per rank (bandwidth-optimal model), mean over the run; steady: mean over its second half, or after the density warm-up if "
+    "that is longer. Of dense: divided by dense AdamW's. Step: median time. Exposed: share f of the time in which compute waited for "
+    "communication; without it a step could be at most 1/(1-f) times as fast. Several seeds: mean (lowest to highest)."
 )
 
 

@@ -10,12 +10,13 @@ import unittest
 from pathlib import Path
 
 import h5py
+import matplotlib.pyplot as plt
 import numpy as np
 
 from scape_plots import curves, style
 from scape_plots.__main__ import main
-from scape_plots.figures import mask_dynamics
-from scape_plots.figures import ablation
+from scape_plots.figures import ablation, loss_vs_bytes, loss_vs_steps, mask_dynamics
+from scape_plots.frame import seeds
 from scape_plots.load import group_by_method, load_run, load_runs
 from scape_plots.table import HEADERS, comparison
 from support import add_diagnostics, write_run, write_scape
@@ -153,7 +154,7 @@ class FiguresTest(unittest.TestCase):
     def test_a_killed_run_counts_as_far_as_it_got(self):
         write_run(self.runs / "killed.h5", recorded=20)
         row = self.row("AdamW, dense")
-        self.assertEqual((row["train loss"], row["steps"], row["status"]), ("80.000", "20", "interrupted"))
+        self.assertEqual((row["train loss"], row["steps"], row["status"]), ("80.000", "20", "running or interrupted"))
         self.assertEqual(row["steady bytes"], "n/a")  # it did not get there
         self.assertEqual(self.figures()[0], 0)
 
@@ -190,7 +191,7 @@ class FiguresTest(unittest.TestCase):
         write_run(self.runs / "one.h5", wire_bytes=0, ranks=1)
         status, _, err = self.figures()
         self.assertEqual(status, 0)
-        self.assertIn("loss_vs_bytes left out", err)
+        self.assertIn("loss_vs_bytes is left out, as it needs two finite losses of a method that sends something", err)
         self.assertFalse((self.out / "loss_vs_bytes.png").exists())
 
     def test_the_script_finds_its_package(self):
@@ -201,6 +202,84 @@ class FiguresTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertTrue((self.out / "loss_vs_steps.pdf").exists())
         self.assertEqual(subprocess.run([script, self.runs], cwd=self.folder, env=environment, capture_output=True).returncode, 2)
+
+    def test_nothing_is_cut_however_many_runs_and_long_names_there_are(self):
+        for count in (1, 6, 15, 30):
+            for i in range(count):  # names get what differs: an option more each time
+                path = self.runs / f"{count}-{i}.h5"
+                write_scape(path, mask_delay=i, backlog_scaling=["none", "linear"][i % 2], mask_owner="x" * 8 * (count % 7))
+                add_diagnostics(path)
+            methods = self.methods()
+            self.assertEqual(len(methods), count)
+            looks = style.lines(methods).values()
+            self.assertEqual(len({str(look) for look in looks}), count)  # no two lines look the same
+            for module in (loss_vs_steps, loss_vs_bytes, mask_dynamics, ablation):
+                drawn = module.draw(methods)
+                if drawn is None:
+                    self.assertTrue(module is ablation and count == 1)
+                    continue
+                for dpi in (100, 220):
+                    drawn.set_dpi(dpi)
+                    renderer = drawn.canvas.get_renderer()
+                    legend = drawn.legends[0].get_window_extent(renderer)
+                    caption = drawn.texts[0].get_window_extent(renderer)
+                    panels = [axes.get_tightbbox(renderer) for axes in drawn.axes]
+                    what = f"{module.NAME}, {count} runs, {dpi} dpi"
+                    for box in [legend, caption, *panels]:
+                        self.assertGreaterEqual(min(box.x0, box.y0), 0, what)
+                        self.assertLessEqual(box.x1, drawn.bbox.width, what)
+                        self.assertLessEqual(box.y1, drawn.bbox.height, what)
+                    self.assertGreaterEqual(legend.y0, max(box.y1 for box in panels), what)
+                    self.assertLessEqual(caption.y1, min(box.y0 for box in panels), what)
+                plt.close(drawn)
+            shutil.rmtree(self.runs)
+            self.runs.mkdir()
+
+    def test_a_run_without_losses_is_only_in_the_table(self):
+        first = np.full(40, np.nan)
+        first[0] = 5  # diverges at once
+        for loss in (first, np.nan, np.inf):
+            write_run(self.runs / "a.h5", loss=loss)
+            status, out, err = self.figures()
+            self.assertEqual((status, err.count("AdamW, dense is only in the table"), err.count("left out"), len(err.splitlines())), (0, 1, 2, 3))
+            self.assertIn("AdamW, dense", out)
+            (self.runs / "a.h5").unlink()
+        write_run(self.runs / "a.h5", loss=np.nan)
+        write_scape(self.runs / "b.h5")
+        status, _, err = self.figures()
+        self.assertEqual((status, len(err.splitlines())), (0, 1))
+        self.assertTrue((self.out / "loss_vs_bytes.png").exists())
+
+    def test_a_run_that_diverges_does_not_flatten_the_others(self):
+        write_run(self.runs / "a.h5")
+        write_scape(self.runs / "b.h5", loss=np.concatenate([100.0 - np.arange(20), 10.0 ** np.arange(20)]))
+        drawn = loss_vs_steps.draw(self.methods())
+        self.assertLess(drawn.axes[0].get_ylim()[1], 110)
+        plt.close(drawn)
+
+    def test_the_dense_reference_shows_beside_what_lies_on_it(self):
+        write_run(self.runs / "a.h5")
+        write_run(self.runs / "b.h5", sync="quantized", quant_bits="8")
+        dense, quantized = style.lines(self.methods()).values()
+        self.assertGreater(dense["linewidth"], 1.5 * quantized["linewidth"])
+
+    def test_the_first_mask_is_that_of_the_last_size(self):
+        write_scape(self.runs / "a.h5")
+        add_diagnostics(self.runs / "a.h5")
+        run = load_run(self.runs / "a.h5")
+        ages = run.diagnostics["age_histogram"]
+        ages[0, 0] = [9, 21, 0]  # 9 coordinates of tensor a: in a warm-up
+        self.assertEqual(list(mask_dynamics.of_last_size(run)), [False, True, True, True])
+        ages[2] = [[30, 0, 0], [10, 0, 0], [4, 0, 0]]  # a dense step is no other size
+        self.assertEqual(list(mask_dynamics.of_last_size(run)), [False, True, False, True])
+        np.testing.assert_allclose(mask_dynamics.curve([run], "share_first")[1], [np.nan, 0.2, np.nan, 0.2])
+        ages[1, 0] = [8, 22, 0]  # another size each time
+        self.assertEqual(list(mask_dynamics.of_last_size(run)), [False] * 4)
+
+    def test_words_about_one_and_many(self):
+        write_scape(self.runs / "a.h5", seed=1)
+        self.assertNotIn("moving average", loss_vs_steps.draw(self.methods()).texts[0].get_text())  # over one of 40 steps
+        self.assertEqual((seeds([1, 1]), seeds([3]), seeds([3, 1])), ("a single seed", "3 seeds", "1/3 seeds"))
 
     def test_ablation_has_a_line_per_setting_and_the_range_of_the_seeds(self):
         for density in (0.1, 0.01):
@@ -220,6 +299,13 @@ class FiguresTest(unittest.TestCase):
         status, _, _ = self.figures()
         self.assertEqual(status, 0)
         self.assertGreater((self.out / "ablation.png").stat().st_size, 1000)
+
+    def test_lines_of_an_ablation_are_told_apart(self):
+        for form in ("replicated", "sharded"):
+            for delay in (1, 2, 4):
+                write_scape(self.runs / f"{form}-{delay}.h5", form=form, mask_delay=delay)
+        lines = ablation.lines_of(self.methods(), "mask_delay")
+        self.assertEqual([label for label, _ in lines], ["SCAPE, d = 0.1, form = replicated", "SCAPE, d = 0.1, form = sharded"])
 
     def test_runs_that_are_no_ablation_draw_none(self):
         write_run(self.runs / "dense.h5")

@@ -6,7 +6,7 @@ from matplotlib.ticker import EngFormatter, LogLocator
 from ..panels import loss_panels
 
 NAME = "loss_vs_bytes"
-NEEDS = "a method that sends something (more than one rank)"
+NEEDS = "two finite losses of a method that sends something, so of more than one rank"
 
 
 def _bytes(curve):
@@ -18,8 +18,14 @@ def _logarithmic(axes) -> None:
     axes.xaxis.set_major_locator(LogLocator(10))
     axes.xaxis.set_major_formatter(EngFormatter("B", sep=" "))
     top = axes.get_ylim()[1]
-    seen = [np.nanmin(x[y < top]) for x, y in (line.get_data() for line in axes.get_lines()) if len(x) > 2 and np.any(y < top)]
-    axes.set_xlim(left=0.8 * min(seen))
+    drawn = [line.get_data() for line in axes.get_lines() if line.get_transform() == axes.transData]
+    seen = np.concatenate([x[(y < top) & (x > 0)] for x, y in drawn])
+    if len(seen) > 0:
+        axes.set_xlim(left=0.8 * seen.min())
+    left, right = axes.get_xlim()
+    if right < 10 * left:  # too few powers of ten
+        axes.xaxis.set_minor_locator(LogLocator(10, subs=(2, 5)))
+        axes.xaxis.set_minor_formatter(EngFormatter("B", sep=" "))
 
 
 def draw(methods: list):

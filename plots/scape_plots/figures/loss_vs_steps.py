@@ -3,7 +3,7 @@
 from ..panels import loss_panels
 
 NAME = "loss_vs_steps"
-NEEDS = "a recorded step"
+NEEDS = "two finite losses of a method"
 
 
 def draw(methods: list):

@@ -1,13 +1,12 @@
 """What goes on inside masked methods over a run: how far the mask moves, how much of the best mask's energy it catches, how large the
 residual is, and at the end how old what waits is and how large gradients are. Drawn from runs with diagnostics of masks."""
 
-import textwrap
-
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import NullFormatter, PercentFormatter
 
 from .. import style
+from ..frame import frame
 
 NAME = "mask_dynamics"
 NEEDS = None  # diagnostics are an option; nobody misses them who did not ask
@@ -22,6 +21,16 @@ def sparse_tensors(run) -> np.ndarray:
     return np.flatnonzero((ages.sum(axis=1) > 0) & (ages[:, 0] < run.diagnostics["sizes"]))
 
 
+def of_last_size(run) -> np.ndarray:
+    """Whether each record is one of those at the end whose masks have one and the same size, dense steps aside. Before, as in a density
+    warm-up, and in a method whose mask has another size in each step, "the first mask of its size" is the mask itself."""
+    sizes = run.diagnostics["age_histogram"][:, :, 0].sum(axis=1)
+    sparse = np.flatnonzero(sizes < run.diagnostics["sizes"].sum())
+    others = sparse[sizes[sparse] != sizes[sparse[-1:]]]
+    same = sparse[sparse > others.max(initial=-1)]
+    return np.isin(np.arange(len(sizes)), same if len(same) > 1 else [])
+
+
 def curve(runs: list, name: str) -> tuple:
     """Steps that all runs recorded, mean over sparse tensors weighted by size and over runs, lowest and highest of tensors and runs.
     Of the residual: its root mean square."""
@@ -33,6 +42,8 @@ def curve(runs: list, name: str) -> tuple:
         tensors = sparse_tensors(run)
         rows = np.searchsorted(run.diagnostics["step"], steps)
         values = run.diagnostics[name][np.ix_(rows, tensors)]
+        if name == "share_first":
+            values[~of_last_size(run)[rows]] = np.nan
         sizes = run.diagnostics["sizes"][tensors].astype(float)
         if name == "residual_norm":
             means.append(np.sqrt((values**2).sum(axis=1) / sizes.sum()))
@@ -62,6 +73,7 @@ def _histogram(axes, runs: list, name: str, x_label: str, look: dict) -> None:
     share = shares(runs, name)
     axes.stairs(share[1:], _edges(runs[0], name), color=look["color"], linestyle=look["linestyle"], linewidth=1.1)
     axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(x_label)
 
 
@@ -75,24 +87,22 @@ def draw(methods: list):
         return None
     names = [method for method, _ in watched]
     looks = style.lines(names)
-    legend_rows = -(-len(watched) // 3)
     last = sorted({int(run.diagnostics["step"][-1]) for _, runs in watched for run in runs})
     steps = str(last[0]) if len(last) == 1 else f"{last[0]} to {last[-1]}"
-    caption = textwrap.fill(
+    caption = (
         f"{style.setting(names)} Tensors that are not always dense; lines: mean over coordinates, bands: lowest to highest tensor. Masks: share of "
-        "the mask's coordinates; the first one has as many, so a density warm-up keeps starting it anew. Energy: sum of squares of what rank 0 "
-        f"offers, on the mask, over that of as many largest. Residual of rank 0. Histograms: after step {steps}; coordinates on the mask (age 0) "
-        "and gradients that are exactly 0 count but are not drawn.",
-        120,
+        "the mask's coordinates; the first one is the first of its size, so there is none in a density warm-up or where the size of masks varies. "
+        "Residual: of rank 0. Energy: sum of squares of what rank 0 "
+        f"offers, on the mask, over that of as many largest. Histograms: after step {steps}; coordinates on the mask (age 0) "
+        "and gradients that are exactly 0 count but are not drawn."
     )
-    caption_height = 0.13 * (caption.count("\n") + 1)
-    height = 3.6 + 0.16 * legend_rows + caption_height
-    figure, panels = plt.subplots(2, 3, figsize=(style.WIDTH, height))
+    figure, panels = plt.subplots(2, 3, figsize=(style.WIDTH, 4))
     curves, (ages, gradients) = panels.flat[:4], panels.flat[4:]
     for method, runs in watched:
         look = looks[method.label]
         for axes, (name, _) in zip(curves, CURVES):
-            x, mean, low, high = curve(runs, name)
+            x, *values = curve(runs, name)
+            mean, low, high = (np.where(v > 0, v, np.nan) for v in values) if name == "residual_norm" else values  # no logarithm of 0
             axes.plot(x, mean, label=method.label, **look)
             axes.fill_between(x, low, high, color=look["color"], alpha=0.18, linewidth=0)
         _histogram(ages, runs, "age_histogram", "steps since last sent", look)
@@ -106,6 +116,8 @@ def draw(methods: list):
         else:
             axes.set_ylim(0, 1.02)
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        if not any(np.isfinite(line.get_ydata()).any() for line in axes.get_lines()):
+            axes.text(0.5, 0.5, "none here, see below", transform=axes.transAxes, ha="center", fontsize=6.5, color="0.35")
     for axes, title, name in ((ages, "age of what is not sent", "age_histogram"), (gradients, "gradients", "gradient_histogram")):
         axes.set_title(title, loc="left", pad=3, fontsize=7.5)
         axes.set_ylim(bottom=0)
@@ -114,9 +126,5 @@ def draw(methods: list):
         edges = _edges(watched[0][1][0], name)
         if len(filled) > 0:
             axes.set_xlim(edges[filled[0]], edges[filled[-1] + 1])
-    figure.legend(*curves[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.53, 1), ncol=3, handlelength=1.8,
-                  columnspacing=1.6, borderaxespad=0.3)  # fmt: skip
-    figure.text(0.01, 0.012, caption, fontsize=6.2, color="0.3", va="bottom", linespacing=1.25)
-    figure.subplots_adjust(left=0.075, right=0.985, top=1 - (0.16 * legend_rows + 0.27) / height, bottom=(caption_height + 0.42) / height,
-                           wspace=0.36, hspace=0.52)  # fmt: skip
+    frame(figure, 2.91, caption, wspace=0.36, hspace=0.52)
     return figure
