@@ -30,8 +30,9 @@ set(SCAPE_TEST_ENVIRONMENT
   OMPI_MCA_hwloc_base_binding_policy=none OMP_NUM_THREADS=1
   "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/lsan.supp" "ASAN_OPTIONS=detect_leaks=0")
 
-# One ctest entry that runs a program as it is. Extra arguments go to the program.
+# One ctest entry that runs a program as it is. Extra arguments go to the program. Tests of every folder find core/tests/support.
 function(scape_test name target)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/core/tests/support)
   add_test(NAME ${name} COMMAND ${target} ${ARGN})
   set_tests_properties(${name} PROPERTIES ENVIRONMENT "${SCAPE_TEST_ENVIRONMENT}" TIMEOUT 600)
 endfunction()
@@ -39,6 +40,7 @@ endfunction()
 # One ctest entry per rank count: `name_N` runs the program on N MPI ranks.
 function(scape_mpi_test name target)
   cmake_parse_arguments(ARG "" "" "RANKS;ARGS" ${ARGN})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/core/tests/support)
   foreach(ranks IN LISTS ARG_RANKS)
     add_test(NAME ${name}_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:${target}> ${ARG_ARGS})
     set_tests_properties(${name}_${ranks} PROPERTIES ENVIRONMENT "${SCAPE_TEST_ENVIRONMENT}" TIMEOUT 600 PROCESSORS 2)

@@ -10,18 +10,12 @@
 #include <thread>
 #include <vector>
 
+#include "support/message_of.hpp"
+
 namespace scape {
 namespace {
 
-template <class Call>
-void expect_internal_error(Call call) {
-  try {
-    call();
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::internal) << error.what();
-  }
-}
+using testing::message_of;
 
 TEST(Buffer, IsZeroedAndAligned) {
   for (const std::int64_t size : {1, 3, 16, 17, 1000, 100'000}) {
@@ -61,7 +55,7 @@ TEST(Buffer, OfNothingIsUsable) {
 }
 
 TEST(Buffer, RefusesSizesThatCannotBe) {
-  expect_internal_error([] { const Buffer<float> buffer(-1); });
+  message_of(ErrorKind::internal, [] { const Buffer<float> buffer(-1); });
   for (const std::int64_t size : {std::int64_t{1} << 61, std::int64_t{1} << 62, std::numeric_limits<std::int64_t>::max()}) {
     EXPECT_THROW(const Buffer<double> buffer(size), std::bad_alloc) << size;
     EXPECT_THROW(const PinnedBuffer<double> buffer(size), std::bad_alloc) << size;
@@ -79,16 +73,16 @@ TEST(Span, ChecksItsBounds) {
   constexpr auto huge = std::numeric_limits<std::int64_t>::max();
   for (const auto& [offset, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {-1, 2}, {0, 11}, {10, 1}, {11, 0}, {3, -1}, {huge, 1}, {1, huge}, {huge, huge}}) {
-    expect_internal_error([&] { (void)span.subspan(offset, count); });
+    message_of(ErrorKind::internal, [&] { (void)span.subspan(offset, count); });
   }
 }
 
 TEST(Span, GivesOnlyHostMemoryToTheHost) {
   float value = 1;
   const Span<float> device(&value, 1, Device{DeviceKind::cuda, 0});
-  expect_internal_error([&] { (void)device.host(); });
-  expect_internal_error([&] { (void)Span<const float>(device).host(); });  // the device survives the conversion
-  expect_internal_error([&] { (void)device.subspan(0, 1).host(); });
+  message_of(ErrorKind::internal, [&] { (void)device.host(); });
+  message_of(ErrorKind::internal, [&] { (void)Span<const float>(device).host(); });  // the device survives the conversion
+  message_of(ErrorKind::internal, [&] { (void)device.subspan(0, 1).host(); });
   EXPECT_EQ(Span<float>(&value, 1, cpu_device).host()[0], 1);
 }
 
@@ -104,7 +98,7 @@ TEST(Copy, IsOrderedOnItsStream) {
   zero(a.span(), stream);
   EXPECT_EQ(read(b.span().subspan(999, 1), stream), 5);
   EXPECT_EQ(read(a.span().subspan(0, 1), stream), 0);
-  expect_internal_error([&] { copy(b.span(), a.span().subspan(0, 999), stream); });
+  message_of(ErrorKind::internal, [&] { copy(b.span(), a.span().subspan(0, 999), stream); });
 }
 
 TEST(Copy, RefusesAStreamOfAnotherDevice) {
@@ -112,9 +106,9 @@ TEST(Copy, RefusesAStreamOfAnotherDevice) {
   const Span<float> device(&value, 1, Device{DeviceKind::cuda, 0});
   const Buffer<float> host(1);
   const Stream stream;
-  expect_internal_error([&] { copy(device, host.span(), stream); });
-  expect_internal_error([&] { copy(host.span(), device, stream); });
-  expect_internal_error([&] { zero(device, stream); });
+  message_of(ErrorKind::internal, [&] { copy(device, host.span(), stream); });
+  message_of(ErrorKind::internal, [&] { copy(host.span(), device, stream); });
+  message_of(ErrorKind::internal, [&] { zero(device, stream); });
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "scape/error.hpp"
+#include "support/message_of.hpp"
 
 namespace scape {
 namespace {
@@ -26,20 +26,15 @@ struct Options {
     table.add("overlap", overlap, "overlap");
     table.add("residual", policy, "policy", {{"keep", Policy::keep}, {"none", Policy::none}});
   }
+  void set(const std::string& assignment) { table.set(parse_setting(assignment, "--set")); }
   std::string error_of(const std::string& assignment) {
-    try {
-      table.set(parse_setting(assignment, "--set"));
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::usage);
-      return error.what();
-    }
-    return "";
+    return testing::message_of(ErrorKind::usage, [&] { set(assignment); });
   }
 };
 
 TEST(OptionTable, SetsEveryKindOfOption) {
   Options options;
-  for (const char* text : {"density=1e-3", "mask_delay=4", "overlap=true", "residual=none"}) EXPECT_EQ(options.error_of(text), "");
+  for (const char* text : {"density=1e-3", "mask_delay=4", "overlap=true", "residual=none"}) EXPECT_NO_THROW(options.set(text));
   EXPECT_EQ(options.density, 1e-3);
   EXPECT_EQ(options.delay, 4);
   EXPECT_TRUE(options.overlap);

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <vector>
 
-#include "scape/error.hpp"
 #include "scape/kernels.hpp"
 #include "scape/rng.hpp"
+#include "support/message_of.hpp"
 
 namespace scape::testing {
 namespace {
@@ -138,12 +138,8 @@ TEST(MaskCoding, DamagedBytesAreRefused) {
     Bytes all_ones(sound.size(), 0xff);
     Bytes all_zeros(sound.size());
     for (const Bytes& damaged : {all_ones, all_zeros}) {
-      try {
-        decode_mask(coding, damaged, n, 50, read);
-        ADD_FAILURE() << "coding " << static_cast<int>(coding) << " accepted " << int{damaged[0]};
-      } catch (const Error& error) {
-        EXPECT_EQ(error.kind(), ErrorKind::communication);
-      }
+      SCOPED_TRACE("coding " + std::to_string(static_cast<int>(coding)) + ", bytes of " + std::to_string(damaged[0]));
+      testing::message_of(ErrorKind::communication, [&] { decode_mask(coding, damaged, n, 50, read); });
     }
     EXPECT_THROW(decode_mask(coding, std::span(sound).first(sound.size() - 1), n, 50, read), Error);
   }

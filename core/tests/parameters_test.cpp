@@ -4,24 +4,14 @@
 #include <gmock/gmock.h>
 
 #include "scape/density.hpp"
-#include "scape/error.hpp"
 #include "scape/scape.hpp"
+#include "support/message_of.hpp"
 
 namespace scape {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class Call>
-std::string usage_error(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage) << error.what();
-    return error.what();
-  }
-  return "no error";
-}
+using testing::message_of;
 
 TEST(Range, Intersects) {
   EXPECT_EQ(intersect({0, 10}, {3, 5}), (Range{3, 5}));
@@ -54,14 +44,20 @@ TEST(ParameterLayout, PlacesTensorsOneBehindTheOther) {
 TEST(ParameterLayout, RefusesAndStaysAsItWas) {
   ParameterLayout layout;
   layout.add("weight", {2, 3}, TensorRole::matrix);
-  EXPECT_THAT(usage_error([&] { layout.add("weight", {1}, TensorRole::vector); }), HasSubstr("'weight' is declared twice"));
-  EXPECT_THAT(usage_error([&] { layout.add("bias", {3, 0}, TensorRole::vector); }), HasSubstr("'bias' has a dimension below 1"));
-  EXPECT_THAT(usage_error([&] { layout.add("bias", {-2, -3}, TensorRole::vector); }), HasSubstr("'bias'"));
-  EXPECT_THAT(usage_error([&] {
-                layout.add("huge", {std::int64_t{1} << 40, std::int64_t{1} << 40}, TensorRole::matrix);
-              }),
+  EXPECT_THAT(message_of(ErrorKind::usage, [&] { layout.add("weight", {1}, TensorRole::vector); }),
+              HasSubstr("'weight' is declared twice"));
+  EXPECT_THAT(message_of(ErrorKind::usage,
+                         [&] {
+                           layout.add("bias", {3, 0}, TensorRole::vector);
+                         }),
+              HasSubstr("'bias' has a dimension below 1"));
+  EXPECT_THAT(message_of(ErrorKind::usage, [&] { layout.add("bias", {-2, -3}, TensorRole::vector); }), HasSubstr("'bias'"));
+  EXPECT_THAT(message_of(ErrorKind::usage,
+                         [&] {
+                           layout.add("huge", {std::int64_t{1} << 40, std::int64_t{1} << 40}, TensorRole::matrix);
+                         }),
               HasSubstr("'huge'"));
-  EXPECT_THAT(usage_error([&] { (void)layout.tensor("wieght"); }), HasSubstr("'weight'"));
+  EXPECT_THAT(message_of(ErrorKind::usage, [&] { (void)layout.tensor("wieght"); }), HasSubstr("'weight'"));
   EXPECT_EQ(layout.size(), 6);
   EXPECT_EQ(layout.tensors().size(), 1U);
 }

@@ -2,8 +2,6 @@
 // tokenizer.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -11,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "scape/error.hpp"
+#include "message_of.hpp"
 
 namespace scape::testing {
 
@@ -46,20 +44,6 @@ inline std::string read_bytes(const std::filesystem::path& path) {
 
 inline void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
-}
-
-/// The message of the Error of `kind` that `call` throws; a failure when it does not.
-template <class Call>
-std::string message_of(ErrorKind kind, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "more than one line";
-    return error.what();
-  }
-  ADD_FAILURE() << "no Error";
-  return {};
 }
 
 /// The text, packed.

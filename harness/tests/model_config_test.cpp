@@ -1,6 +1,7 @@
 // Presets, validation, parameter layout and FLOPs.
 #include <gmock/gmock.h>
 
+#include "message_of.hpp"
 #include "model_test_support.hpp"
 
 namespace scape {
@@ -8,16 +9,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string usage_error(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "nothing thrown";
-}
+using testing::message_of;
 
 TEST(ModelConfig, PresetsHaveTheirParameterCounts) {
   // V·C + T·C + L·(12 C² + 13 C) + 2 C
@@ -46,14 +38,15 @@ TEST(ModelConfig, PresetsHaveTheirParameterCounts) {
 }
 
 TEST(ModelConfig, UnknownPresetNamesTheNearest) {
-  EXPECT_EQ(usage_error([] { (void)model_config("lama-nano"); }), "no model 'lama-nano'; did you mean 'llama-nano'?");
+  EXPECT_EQ(message_of(ErrorKind::usage, [] { (void)model_config("lama-nano"); }),
+            "no model 'lama-nano'; did you mean 'llama-nano'?");
 }
 
 TEST(ModelConfig, ValidationNamesTheSetting) {
   const auto error_of = [](const std::function<void(ModelConfig&)>& change) {
     ModelConfig config = model_config("llama-nano");
     change(config);
-    return usage_error([&] { config.validate(); });
+    return message_of(ErrorKind::usage, [&] { config.validate(); });
   };
   EXPECT_THAT(error_of([](ModelConfig& c) { c.heads = 5; }), HasSubstr("'heads' (5) must divide width (96)"));
   EXPECT_THAT(error_of([](ModelConfig& c) { c.kv_heads = 2; }), HasSubstr("'kv_heads' (2) must divide heads (3)"));
@@ -62,7 +55,11 @@ TEST(ModelConfig, ValidationNamesTheSetting) {
               HasSubstr("'positions' rotary needs an even head size, not 3"));
   EXPECT_THAT(error_of([](ModelConfig& c) { c.norm_epsilon = 0; }), HasSubstr("'norm_epsilon'"));
   EXPECT_THAT(error_of([](ModelConfig& c) { c.init_std = -1; }), HasSubstr("'init_std'"));
-  EXPECT_THAT(usage_error([] { (void)make_model(model_config("gpt-nano"), {DeviceKind::cuda, 0}); }), HasSubstr("CPU"));
+  EXPECT_THAT(message_of(ErrorKind::usage,
+                         [] {
+                           (void)make_model(model_config("gpt-nano"), {DeviceKind::cuda, 0});
+                         }),
+              HasSubstr("CPU"));
 }
 
 TEST(ModelConfig, EverySettingIsAnOption) {

@@ -1,6 +1,7 @@
 // Models as a trainer meets them: the loss at the start, causality, learning one batch by heart, refused batches.
 #include <gmock/gmock.h>
 
+#include "message_of.hpp"
 #include "model_test_support.hpp"
 #include "ops/bf16.hpp"
 
@@ -106,13 +107,7 @@ TEST(ModelTraining, RefusesBatchesThatDoNotFit) {
   const ModelConfig config = small_config("gpt");
   const auto model = make_model(config);
   const auto error_of = [&](const Batch& batch, ErrorKind kind) {
-    try {
-      model->forward_backward(batch, 1.0, Stream());
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), kind);
-      return std::string(error.what());
-    }
-    return std::string("nothing thrown");
+    return testing::message_of(kind, [&] { model->forward_backward(batch, 1.0, Stream()); });
   };
   EXPECT_THAT(error_of(Sample(config, 1, 10).batch(), ErrorKind::usage), HasSubstr("length 10 exceeds the model's context of 9"));
   Sample sample(config, 2, 4);

@@ -7,10 +7,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "message_of.hpp"
 #include "record/hdf5.hpp"
 #include "record/hdf5_recorder.hpp"
 #include "record_support.hpp"
-#include "scape/error.hpp"
 
 namespace scape {
 namespace {
@@ -19,6 +19,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::record_sample;
 using testing::sample_diagnostics;
 using testing::sample_info;
@@ -31,19 +32,6 @@ std::vector<double> column(const std::filesystem::path& path, const std::string&
 
 std::optional<OptionValue> attribute(const std::filesystem::path& path, const std::string& name) {
   return hdf5::File(path, hdf5::Mode::read).attribute(name);
-}
-
-template <class Call>
-std::string error_of(ErrorKind kind, Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("\n")));
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 void record_steps(Recorder& recorder, std::int64_t first, std::int64_t last) {
@@ -157,7 +145,7 @@ TEST(RunFile, IsNotOverwrittenUnlessAsked) {
     recorder.end({});
   };
   run(ExistingFile::refuse, 5);
-  EXPECT_THAT(error_of(ErrorKind::usage, [&] { run(ExistingFile::refuse, 2); }),
+  EXPECT_THAT(message_of(ErrorKind::usage, [&] { run(ExistingFile::refuse, 2); }),
               AllOf(HasSubstr(path.string()), HasSubstr("exists")));
   EXPECT_EQ(column(path, "steps", "step").size(), 5U);
   run(ExistingFile::overwrite, 2);
@@ -217,17 +205,17 @@ TEST(RunFile, AppendCreatesAMissingFileAndRefusesAGap) {
   RunInfo info = sample_info();
   info.first_step = 9;
   const auto reopen = [&] { Hdf5Recorder(path, ExistingFile::append).begin(info); };
-  EXPECT_THAT(error_of(ErrorKind::input, reopen),
+  EXPECT_THAT(message_of(ErrorKind::input, reopen),
               AllOf(HasSubstr(path.string()), HasSubstr("ends at step 5"), HasSubstr("step 9")));
   info.first_step = 6;
   info.extra.clear();
-  EXPECT_THAT(error_of(ErrorKind::input, reopen), HasSubstr("columns differ"));
+  EXPECT_THAT(message_of(ErrorKind::input, reopen), HasSubstr("columns differ"));
   info = sample_info();
   info.first_step = 6;
   info.tensors.pop_back();
-  EXPECT_THAT(error_of(ErrorKind::input, reopen), HasSubstr("diagnostics/jaccard_previous: has rows of another shape"));
+  EXPECT_THAT(message_of(ErrorKind::input, reopen), HasSubstr("diagnostics/jaccard_previous: has rows of another shape"));
   info.diagnostics_every = 0;
-  EXPECT_THAT(error_of(ErrorKind::input, reopen), HasSubstr("with diagnostics"));
+  EXPECT_THAT(message_of(ErrorKind::input, reopen), HasSubstr("with diagnostics"));
   EXPECT_EQ(read_run_file_state(path).status, "stopped");
   EXPECT_EQ(read_run_file_state(path).attempt, 1);
 }
@@ -235,27 +223,27 @@ TEST(RunFile, AppendCreatesAMissingFileAndRefusesAGap) {
 TEST(RunFile, RefusesRowsThatCannotBeMeant) {
   const TemporaryFolder folder;
   Hdf5Recorder recorder(folder / "run.h5");
-  EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.step(sample_step(1)); }), HasSubstr("before begin"));
+  EXPECT_THAT(message_of(ErrorKind::internal, [&] { recorder.step(sample_step(1)); }), HasSubstr("before begin"));
   recorder.begin(sample_info());
   recorder.step(sample_step(4));
-  EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.step(sample_step(4)); }), HasSubstr("step 4 recorded after step 4"));
+  EXPECT_THAT(message_of(ErrorKind::internal, [&] { recorder.step(sample_step(4)); }), HasSubstr("step 4 recorded after step 4"));
   StepRecord record = sample_step(5);
   record.extra.clear();
-  EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.step(record); }), HasSubstr("columns"));
+  EXPECT_THAT(message_of(ErrorKind::internal, [&] { recorder.step(record); }), HasSubstr("columns"));
   recorder.diagnose(sample_diagnostics(10));
-  EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.diagnose(sample_diagnostics(10)); }),
+  EXPECT_THAT(message_of(ErrorKind::internal, [&] { recorder.diagnose(sample_diagnostics(10)); }),
               HasSubstr("step 10 recorded after"));
   DiagnosticsRecord diagnostics = sample_diagnostics(20);
   diagnostics.tensors.pop_back();
-  EXPECT_THAT(error_of(ErrorKind::internal, [&] { recorder.diagnose(diagnostics); }), HasSubstr("columns"));
+  EXPECT_THAT(message_of(ErrorKind::internal, [&] { recorder.diagnose(diagnostics); }), HasSubstr("columns"));
   RunInfo info = sample_info();
   info.diagnostics_every = 0;
   Hdf5Recorder plain(folder / "plain.h5");
   plain.begin(info);
   EXPECT_FALSE(hdf5::File(folder / "plain.h5", hdf5::Mode::read).contains("diagnostics"));
-  EXPECT_THAT(error_of(ErrorKind::internal, [&] { plain.diagnose(sample_diagnostics(10)); }), HasSubstr("not announced"));
+  EXPECT_THAT(message_of(ErrorKind::internal, [&] { plain.diagnose(sample_diagnostics(10)); }), HasSubstr("not announced"));
   info.attributes.emplace_back("status", std::string("mine"));
-  EXPECT_THAT(error_of(ErrorKind::internal, [&] { Hdf5Recorder(folder / "other.h5").begin(info); }), HasSubstr("'status'"));
+  EXPECT_THAT(message_of(ErrorKind::internal, [&] { Hdf5Recorder(folder / "other.h5").begin(info); }), HasSubstr("'status'"));
   EXPECT_FALSE(std::filesystem::exists(folder / "other.h5"));
 }
 
@@ -263,7 +251,7 @@ TEST(RunFile, NamesWhatCannotBeWrittenOrRead) {
   const TemporaryFolder folder;
   std::ofstream(folder / "text") << "not HDF5";
   const auto begin = [](const std::filesystem::path& path, ExistingFile existing = ExistingFile::refuse) {
-    return error_of(ErrorKind::input, [&] { Hdf5Recorder(path, existing).begin(sample_info()); });
+    return message_of(ErrorKind::input, [&] { Hdf5Recorder(path, existing).begin(sample_info()); });
   };
   EXPECT_THAT(begin(folder / "text/run.h5"), HasSubstr("text: cannot create the folder: Not a directory"));
   EXPECT_THAT(begin("/proc/run.h5"), HasSubstr("/proc/run.h5: cannot create the file: "));
@@ -271,7 +259,7 @@ TEST(RunFile, NamesWhatCannotBeWrittenOrRead) {
   EXPECT_THAT(begin(folder / "text", ExistingFile::append),
               HasSubstr("text: cannot open the file for writing: file signature not found"));
   const auto state = [&](const std::string& name) {
-    return error_of(ErrorKind::input, [&] { static_cast<void>(read_run_file_state(folder / name)); });
+    return message_of(ErrorKind::input, [&] { static_cast<void>(read_run_file_state(folder / name)); });
   };
   EXPECT_THAT(state("missing"), HasSubstr("missing: cannot open the file: No such file or directory"));
   EXPECT_THAT(state("text"), HasSubstr("file signature not found"));
@@ -326,7 +314,7 @@ TEST(TeeRecorder, EndsAllEvenIfOneThrows) {
   recorders.push_back(std::make_unique<Counting>(ends, true));
   recorders.push_back(std::make_unique<Counting>(ends, false));
   TeeRecorder tee(std::move(recorders));
-  EXPECT_EQ(error_of(ErrorKind::input, [&] { tee.end({}); }), "disk full");
+  EXPECT_EQ(message_of(ErrorKind::input, [&] { tee.end({}); }), "disk full");
   EXPECT_EQ(ends, 2);
 }
 

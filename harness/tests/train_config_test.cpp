@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "scape/error.hpp"
+#include "message_of.hpp"
 #include "train/run_config.hpp"
 #include "train/schedule.hpp"
 #include "train/settings_file.hpp"
@@ -15,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::message_of;
 
 Registry core_registry() {
   Registry registry;
@@ -41,16 +42,6 @@ class TemporaryFile {
   std::filesystem::path path_;
 };
 
-template <class Call>
-Error error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return {ErrorKind::internal, "no error"};
-}
-
 TEST(RunConfig, ComparesWithTheAttributesOfARunFile) {
   const auto differences = [](const std::vector<std::string>& mine) {
     std::map<std::string, std::string> attributes = RunConfig(core_registry(), settings({"optimizer=scape", "vocab=300"})).texts();
@@ -65,11 +56,8 @@ TEST(RunConfig, ComparesWithTheAttributesOfARunFile) {
 
 TEST(RunConfig, RefusesWhatCannotRun) {
   for (const char* setting : {"sequence_length=65", "threads=1025", "layers=10001"}) {
-    EXPECT_EQ(error_of([&] {
-                RunConfig(core_registry(), settings({"model=gpt-nano", setting}));
-              }).kind(),
-              ErrorKind::usage)
-        << setting;
+    SCOPED_TRACE(setting);
+    message_of(ErrorKind::usage, [&] { RunConfig(core_registry(), settings({"model=gpt-nano", setting})); });
   }
 }
 
@@ -91,9 +79,7 @@ TEST(RunConfig, SeedGovernsTheModelUnlessItHasItsOwn) {
 
 TEST(RunConfig, TyposAndForeignOptionsAreAnsweredWithNames) {
   const auto message = [](const std::vector<std::string>& assignments) {
-    const Error error = error_of([&] { RunConfig(core_registry(), settings(assignments)); });
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return std::string(error.what());
+    return message_of(ErrorKind::usage, [&] { RunConfig(core_registry(), settings(assignments)); });
   };
   EXPECT_THAT(message({"stepz=7"}), AllOf(HasSubstr("unknown option 'stepz'"), HasSubstr("'steps'")));
   EXPECT_THAT(message({"optimizer=adamw", "density=0.1"}), HasSubstr("'density' is an option of optimizer=scape"));
@@ -116,14 +102,10 @@ TEST(SettingsFile, KeepsOrderAndTellsLines) {
 
 TEST(SettingsFile, RefusesWhatIsNotToml) {
   const TemporaryFile file("steps = 800\ndensity == 1\n");
-  const Error damaged = error_of([&] { (void)read_settings(file.path()); });
-  EXPECT_EQ(damaged.kind(), ErrorKind::input);
-  EXPECT_THAT(damaged.what(), HasSubstr(file.path().string() + ":2:"));
-  const Error missing = error_of([] { (void)read_settings("/nonexistent/x.toml"); });
-  EXPECT_EQ(missing.kind(), ErrorKind::input);
-  EXPECT_THAT(missing.what(), HasSubstr("/nonexistent/x.toml"));
+  EXPECT_THAT(message_of(ErrorKind::input, [&] { (void)read_settings(file.path()); }), HasSubstr(file.path().string() + ":2:"));
+  EXPECT_THAT(message_of(ErrorKind::input, [] { (void)read_settings("/nonexistent/x.toml"); }), HasSubstr("/nonexistent/x.toml"));
   const TemporaryFile nested("steps = {a = 1}\n");
-  EXPECT_EQ(error_of([&] { (void)read_settings(nested.path()); }).kind(), ErrorKind::usage);
+  message_of(ErrorKind::usage, [&] { (void)read_settings(nested.path()); });
 }
 
 TEST(Sweep, ListsMakeAllCombinations) {
@@ -143,7 +125,8 @@ TEST(Sweep, RefusesRunsThatCannotBeMeant) {
   for (const char* text : {"steps = 1\n", "[[run]]\nsteps = 1\n", "[[run]]\nname = \"a\"\n[[run]]\nname = \"a\"\n", "run = [1]\n",
                            "[[run]]\nname=\"a/b\"\n"}) {
     const TemporaryFile file(text);
-    EXPECT_EQ(error_of([&] { (void)read_sweep(file.path()); }).kind(), ErrorKind::usage) << text;
+    SCOPED_TRACE(text);
+    message_of(ErrorKind::usage, [&] { (void)read_sweep(file.path()); });
   }
 }
 
