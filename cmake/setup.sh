@@ -69,12 +69,12 @@ run() {
   return "$status"
 }
 
-# build FOLDER TARGET [CMAKE_OPTION…]: configures and builds. Does nothing the second time.
+# build FOLDER TARGET [CMAKE_OPTION…]: configures and builds the whole suite, whatever the folder was for. Does nothing the second time.
 build() {
   local folder=$1 target=$2
   local hint=${apt_line:+"; install what is missing: $apt_line"}
   command -v cmake >/dev/null || fail 2 "cmake is not here: ${apt_line:-load a module of cmake 3.25 or later}"
   command -v ninja >/dev/null && export CMAKE_GENERATOR="${CMAKE_GENERATOR:-Ninja}"
-  run cmake -S "$root" -B "$folder" -DCMAKE_BUILD_TYPE=Release -DSCAPE_NATIVE=ON "${@:3}" || fail 2 "cannot configure$hint"
+  run cmake -S "$root" -B "$folder" -DCMAKE_BUILD_TYPE=Release -DSCAPE_HARNESS=ON -DSCAPE_NATIVE=ON "${@:3}" || fail 2 "cannot configure$hint"
   run cmake --build "$folder" -j "$jobs" --target "$target" || fail 1 "cannot build in $folder$hint"
 }
