@@ -36,10 +36,11 @@ ranks() {
 }
 
 # run COMMAND…: runs it and exits with its status. A USR1 or TERM to this shell goes to the ranks, which then write a checkpoint and leave
-# with status 4. With SCAPE_REQUEUE=yes such a job puts itself into the queue again, to go on where it stopped.
+# with status 4. With SCAPE_REQUEUE=yes such a job puts itself into the queue again, to go on where it stopped. A launcher whose rank was
+# killed by a signal that the job did not get ends above 128: that is status 5.
 run() {
-  local status stopping=""
-  trap 'stopping=yes' USR1 TERM
+  local status signal stopping="" signalled=""
+  trap 'stopping=yes signalled=yes' USR1 TERM
   export OMPI_MCA_odls_base_sigkill_timeout=10 # when Slurm ends a job, mpirun hears it too and would kill its ranks after 1 s
   "$@" &
   while true; do
@@ -52,6 +53,10 @@ run() {
     kill -USR1 $(ranks) 2>/dev/null || true
   done
   while [[ $(ranks) ]]; do sleep 0.2; done # ranks that outlive their launcher are still saving
+  if ((status > 128)) && [[ ! $signalled ]] && signal=$(kill -l $((status - 128)) 2>/dev/null); then
+    echo "a rank was killed by signal $signal: $launcher ended with status $status"
+    status=5
+  fi
   echo "status $status"
   if ((status == 4)) && [[ ${SCAPE_REQUEUE:-} == yes ]]; then scontrol requeue "$SLURM_JOB_ID"; fi
   exit "$status"

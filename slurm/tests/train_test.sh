@@ -77,6 +77,20 @@ with h5py.File(sys.argv[1]) as run:
     assert attempts == sorted(attempts) and set(attempts) == {1, 2}, attempts
 E
 
+# A rank that is killed ends the job with status 5 and a line that says so.
+SCAPE_RUN=killed submit killed "${stopped[@]}" >/dev/null &
+for _ in {1..300}; do
+  grep -qs '^step ' "$work"/killed-*.log && break
+  sleep 0.2
+done
+for pid in $(pgrep -x scape); do
+  if grep -qzx "SCAPE_RUNS=$work/runs" "/proc/$pid/environ"; then kill -KILL "$pid" && break; fi
+done
+status=0
+wait $! || status=$?
+((status == 5)) || { echo "a killed rank ended the job with status $status, not 5"; exit 1; }
+grep -qE "killed by signal KILL|rank [01]" "$work"/killed-*.log
+
 # A sweep as a job array: each task does its share.
 cat >"$work/sweep.toml" <<E
 model = "gpt-nano"
