@@ -39,10 +39,12 @@ std::vector<Named> all_methods(const Registry& registry) {
   return methods;
 }
 
-// Eight matrices of 256 columns and eight vectors, about `parameters` coordinates in all.
+constexpr std::int64_t columns = 256;
+constexpr std::int64_t least_parameters = 2 * 8 * columns;
+
+// Eight matrices of 256 columns and eight vectors, at most `parameters` coordinates in all, and fewer by less than 2048.
 ParameterLayout make_layout(std::int64_t parameters) {
-  constexpr std::int64_t columns = 256;
-  const std::int64_t rows = std::max<std::int64_t>(1, parameters / (8 * columns));
+  const std::int64_t rows = parameters / (8 * columns) - 1;
   ParameterLayout layout;
   for (int i = 0; i < 8; ++i) layout.add("matrix" + std::to_string(i), {rows, columns}, TensorRole::matrix);
   for (int i = 0; i < 8; ++i) layout.add("vector" + std::to_string(i), {columns}, TensorRole::vector);
@@ -143,7 +145,7 @@ struct Arguments {
 Arguments parse(std::vector<std::string> arguments) {
   Arguments result;
   CLI::App app;
-  app.add_option("--parameters", result.parameters)->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 36));
+  app.add_option("--parameters", result.parameters)->check(CLI::Range(least_parameters, std::int64_t{1} << 36));
   app.add_option("--set", result.settings);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
@@ -189,6 +191,6 @@ void declare(std::vector<std::string> arguments) {
 
 int main(int argc, char** argv) {
   return scape::bench::run(argc, argv, scape::bench::declare,
-                           "--parameters N       coordinates, about (1048576)\n"
+                           "--parameters N       coordinates, from 4096 on, rounded down to a multiple of 2048 (1048576)\n"
                            "--set NAME=VALUE     option of the methods that have it, for example density=0.1; may be repeated\n");
 }
