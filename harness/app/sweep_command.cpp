@@ -42,6 +42,7 @@ void add_sweep_command(CLI::App& app, Action& action) {
   command->add_option(
       "--launcher", arguments->options.launcher,
       "command that starts the ranks, \"{ranks}\" being their number (default: mpirun; \"srun -n {ranks}\", \"ibrun\")");
+  command->add_flag("--overwrite", arguments->options.overwrite, "replace runs in the folder that have other options or data");
   command->add_option("--part", arguments->part, "I/N: only runs I, I + N, … of the file, for job arrays")->capture_default_str();
   command->add_option("--set", arguments->settings, "option for every run, name=value; may be repeated");
   command->callback([arguments, &action] {

@@ -129,7 +129,8 @@ struct FoundRunFile {
       complete = state.complete;
       if (complete) {
         const Registry registry = make_registry();
-        other_options = RunConfig(registry, settings_of(arguments)).differences_from_run_file(state.attributes);
+        const RunConfig config(registry, settings_of(arguments));
+        other_options = config.differences_from_run_file(state.attributes, open_data(config.train).info(), true);
         of_this_run = other_options.empty();
       }
       obstacle = fmt::format("{} ends at step {}", arguments.out, last_step);
@@ -148,14 +149,13 @@ struct Run {
   std::optional<TokenStream> training, validation;
   std::unique_ptr<Model> model;
   std::optional<Checkpoint> checkpoint;  // to go on from
+  std::string not_continued;             // why there is none although there are checkpoints
   std::optional<CheckpointWriter> checkpoints;
   std::unique_ptr<Recorder> recorder = std::make_unique<NullRecorder>();
 
   Run(const Arguments& arguments, const FoundRunFile& found, int rank, int ranks) {
     const TrainOptions& train = config.emplace(registry, settings_of(arguments)).train;
-    require(!train.data.empty(), ErrorKind::usage,
-            "no data: give --set data=PATH, tokens made by `scape data prepare` or known to `scape data inspect`");
-    tokens.emplace(TokenFile::open(train.data));
+    tokens.emplace(open_data(train));
     const std::int64_t vocabulary = tokens->info().vocabulary;
     if (!config->vocab_given) config->model.vocab = vocabulary;
     if (config->model.vocab < vocabulary) {
@@ -193,13 +193,7 @@ struct Run {
 
   void open_checkpoints(const Arguments& arguments, const FoundRunFile& found, int rank, int ranks) {
     const std::filesystem::path folder = checkpoint_folder(arguments);
-    const TokenFileInfo& data = tokens->info();
-    const CheckpointInfo info{.ranks = ranks,
-                              .options = config->texts(),
-                              .facts = {{"data_source", data.source},
-                                        {"data_checksum", data.checksum},
-                                        {"train_tokens", std::to_string(data.train_tokens)},
-                                        {"validation_tokens", std::to_string(data.validation_tokens)}}};
+    const CheckpointInfo info{.ranks = ranks, .options = config->texts(), .facts = facts_of(tokens->info())};
     checkpoints.emplace(folder, config->train.checkpoint_keep, info, rank);
     if (checkpoints_in(folder).empty()) return;
     if (!arguments.resume && !arguments.overwrite) {
@@ -222,6 +216,7 @@ struct Run {
     if (obstacle.empty()) {
       checkpoint->verify(rank, ranks);
     } else if (arguments.overwrite) {
+      not_continued = checkpoint->folder().string() + " " + obstacle;
       checkpoint.reset();
     } else {
       throw Error(ErrorKind::usage, checkpoint->folder().string() + ": " + obstacle);
@@ -259,19 +254,16 @@ struct Run {
   }
 };
 
-// Room for this run's checkpoints, without those of a run that is not continued.
-void prepare_checkpoints(const Arguments& arguments, const Run& run, std::int64_t bytes) {
-  try {
-    if (!run.checkpoint) run.checkpoints->clear();
-    run.checkpoints->prepare(bytes);
-  } catch (...) {
-    std::error_code ignored;
-    if (!run.checkpoint && !arguments.out.empty()) std::filesystem::remove(arguments.out, ignored);  // begun, and empty
-    throw;
+void tell_where_it_begins(const Arguments& arguments, const Run& run, const FoundRunFile& found) {
+  if (run.checkpoint) {
+    fmt::print("goes on from {}\n", run.checkpoint->folder().string());
+  } else if (found.last_step > 0) {
+    fmt::print("{}: begun anew, its {} steps have no checkpoint{}\n", arguments.out, found.last_step,
+               run.not_continued.empty() ? "" : " to go on from: " + run.not_continued);
   }
 }
 
-int train(const Arguments& arguments, Run& run, const TimeLimit& limit, int rank, int ranks) {
+int train(const Arguments& arguments, Run& run, const FoundRunFile& found, const TimeLimit& limit, int rank, int ranks) {
   const TrainOptions& options = run.config->train;
   const StopSignal stop;
   const Device device = run.model->params().device();
@@ -305,9 +297,10 @@ int train(const Arguments& arguments, Run& run, const TimeLimit& limit, int rank
     if (run.checkpoint) trainer->resume(*run.checkpoint);
     RunInfo info = run.info(arguments, *communicator, node.crowded);
     info.first_step = trainer->first_step();
-    if (rank == 0 && run.checkpoint) fmt::print("goes on from {}\n", run.checkpoint->folder().string());
-    run.recorder->begin(info);  // first: refused while another run writes the file, whose checkpoints then stay, too
-    if (rank == 0 && run.checkpoints) prepare_checkpoints(arguments, run, ranks * run.checkpoints->part_bytes(trainer->state()));
+    if (rank == 0 && run.checkpoints) run.checkpoints->prepare(ranks * run.checkpoints->part_bytes(trainer->state()));
+    if (rank == 0) tell_where_it_begins(arguments, run, found);
+    run.recorder->begin(info);  // refused while another run writes the file, whose checkpoints then stay, too
+    if (rank == 0 && run.checkpoints && !run.checkpoint) run.checkpoints->clear();
   });
   if (refused != 0) return refused;
   Watchdog watchdog(MPI_COMM_WORLD, options.watchdog,
@@ -361,7 +354,7 @@ int run_train(const Arguments& arguments, int argc, char** argv) {
   });
   if (status != 0) return status;
   try {
-    return train(arguments, *run, *limit, rank, ranks);
+    return train(arguments, *run, found, *limit, rank, ranks);
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
     status = exit_status(known != nullptr ? known->kind() : ErrorKind::internal);

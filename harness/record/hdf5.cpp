@@ -5,13 +5,16 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <numeric>
 #include <system_error>
 #include <variant>
 
+#include "io/file.hpp"
 #include "scape/error.hpp"
 
 namespace scape::hdf5 {
@@ -278,32 +281,44 @@ std::vector<std::string> Group::members() const {
 
 namespace {
 
-Handle open_file(const std::string& path, Mode mode) {
+Handle open_file(const std::string& path, Mode mode, const std::string& where) {
   H5dont_atexit();  // HDF5 1.10 crashes in its exit handler when a file could not be closed; ours are closed by their owners
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors are thrown, not printed
   switch (mode) {
     case Mode::create:
-    case Mode::replace:
-      return owned(H5Fcreate(path.c_str(), mode == Mode::create ? H5F_ACC_EXCL : H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose,
-                   path, "create the file");
+      return owned(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT), H5Fclose, where, "create the file");
     case Mode::modify:
-      return owned(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose, path, "open the file for writing");
+      return owned(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose, where, "open the file for writing");
     case Mode::read:
       break;
   }
-  return owned(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, path, "open the file");
+  return owned(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, where, "open the file");
+}
+
+int descriptor_of(const Handle& file, const std::string& where) {
+  void* descriptor = nullptr;
+  check(H5Fget_vfd_handle(file.id(), H5P_DEFAULT, &descriptor), where, "find the descriptor");
+  return *static_cast<int*>(descriptor);
 }
 
 }  // namespace
 
-File::File(const std::filesystem::path& path, Mode mode) : Group(open_file(path.string(), mode), path.string()) {}
+File::File(const std::filesystem::path& path, Mode mode, const std::filesystem::path& name)
+    : Group(open_file(path.string(), mode, (name.empty() ? path : name).string()), (name.empty() ? path : name).string()) {
+  if (mode != Mode::read) lock(descriptor_of(handle_, where_), where_);
+}
+
+bool has_signature(const std::filesystem::path& path) {
+  constexpr std::string_view signature = "\x89HDF\r\n\x1a\n";
+  std::array<char, signature.size()> begin{};
+  std::ifstream(path, std::ios::binary).read(begin.data(), begin.size());
+  return std::string_view(begin.data(), begin.size()) == signature;
+}
 
 void File::reserve(std::int64_t bytes) {
   hsize_t used = 0;
   check(H5Fget_filesize(handle_.id(), &used), where_, "find the size");
-  void* descriptor = nullptr;
-  check(H5Fget_vfd_handle(handle_.id(), H5P_DEFAULT, &descriptor), where_, "reserve disk space");
-  const int fd = *static_cast<int*>(descriptor);
+  const int fd = descriptor_of(handle_, where_);
   struct stat status {};
   const auto wanted = static_cast<off_t>(used) + bytes;
   if (fstat(fd, &status) == 0 && status.st_size >= wanted) return;  // HDF5 cuts the file whenever it has grown

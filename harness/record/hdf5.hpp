@@ -100,16 +100,19 @@ class Group : public Object {
 };
 
 enum class Mode {
-  create,   ///< must not exist
-  replace,  ///< truncated if it exists
-  modify,   ///< must exist
-  read,     ///< must exist
+  create,  ///< must not exist
+  modify,  ///< must exist
+  read,    ///< must exist
 };
 
-/// An open file, and its root group.
+/// Whether a file begins as an HDF5 file does; it may be damaged behind that.
+[[nodiscard]] bool has_signature(const std::filesystem::path& path);
+
+/// An open file, and its root group. Open for writing, it is locked against other writers, whatever HDF5_USE_FILE_LOCKING says.
 class File : public Group {
  public:
-  File(const std::filesystem::path& path, Mode mode);
+  /// `name` is what the file will be called when it is closed, and what messages call it; empty: path.
+  File(const std::filesystem::path& path, Mode mode, const std::filesystem::path& name = {});
   /// Obtains disk space for `bytes` more than the file has. HDF5 cannot take back a write that fails half-way: a file on a
   /// full disk would not open again. So reserve first, then write, then flush; when this throws, the file is as it was flushed
   /// last.

@@ -16,6 +16,7 @@
 #include <system_error>
 #include <vector>
 
+#include "io/file.hpp"
 #include "record/hdf5.hpp"
 #include "scape/build_info.hpp"
 #include "scape/error.hpp"
@@ -153,8 +154,12 @@ class Table {
   // Room for `rows` more rows than are written.
   [[nodiscard]] bool has_room(std::int64_t rows) const { return written_ + rows <= datasets_.front().size(); }
   void make_room(hdf5::File& file, std::int64_t rows) {
-    file.reserve(bytes_for_attributes + 16 * rows * row_elements() + 8192 * static_cast<std::int64_t>(columns_.size()));
+    file.reserve(bytes_for_attributes + bytes_of(rows));
     resize(written_ + rows);
+  }
+  // Disk space for so many more rows, at most.
+  [[nodiscard]] std::int64_t bytes_of(std::int64_t rows) const {
+    return 16 * rows * row_elements() + 8192 * static_cast<std::int64_t>(columns_.size());
   }
   // Most rows to make room for at once.
   [[nodiscard]] std::int64_t stride() const {
@@ -208,27 +213,71 @@ void require_run_file(const hdf5::File& file, const std::filesystem::path& path)
   throw Error(ErrorKind::input, fmt::format("{}: not a run file of schema version {}", path.string(), run_schema_version));
 }
 
+// A run file of any version, damaged or not, or an empty file: what --overwrite may be meant for.
+void require_replaceable(const std::filesystem::path& path) {
+  std::error_code unknown;
+  bool replaceable = std::filesystem::is_regular_file(path, unknown);
+  if (replaceable && std::filesystem::file_size(path, unknown) > 0) {
+    replaceable = hdf5::has_signature(path);
+    try {
+      if (replaceable) replaceable = hdf5::File(path, hdf5::Mode::read).attribute("schema_version").has_value();
+    } catch (const Error&) {  // damaged
+    }
+  }
+  if (replaceable) return;
+  throw Error(ErrorKind::usage, path.string() + ": is no run file, so it is not replaced; choose another name");
+}
+
 }  // namespace
 
 class Hdf5Recorder::Writer {
  public:
-  static std::unique_ptr<Writer> create(const std::filesystem::path& path, bool replace, const RunInfo& info) {
-    std::error_code unknown;
-    bool ours = !std::filesystem::exists(path, unknown);  // else only once it is open: another run may write it
+  // HDF5 leaves an empty file when there is no room for its first bytes.
+  static hdf5::File created(const std::filesystem::path& path, const std::filesystem::path& name) {
     try {
-      hdf5::File file(path, replace ? hdf5::Mode::replace : hdf5::Mode::create);
-      ours = true;
+      return {path, hdf5::Mode::create, name};
+    } catch (const Error&) {
+      std::error_code unknown;
+      if (std::filesystem::is_regular_file(path, unknown) && std::filesystem::file_size(path, unknown) == 0) {
+        const FileLock nobody_writes_it(path);
+        std::filesystem::remove(path, unknown);
+      }
+      throw;
+    }
+  }
+
+  // A file at `path`, to be called `name`.
+  static std::unique_ptr<Writer> create(const std::filesystem::path& path, const std::filesystem::path& name, std::int64_t attempt,
+                                        const RunInfo& info) {
+    hdf5::File file = created(path, name);
+    try {
       file.reserve(4 * bytes_for_attributes);
       file.set_attribute("started", utc_now());
       Tables tables{Table::create(file.create_group("steps"), step_columns(info.extra)),
                     Table::create(file.create_group("validation"), validation_columns()), std::nullopt};
       if (info.diagnostics_every > 0) tables.diagnostics = create_diagnostics(file, info);
-      return std::unique_ptr<Writer>(new Writer(std::move(file), std::move(tables), 1, info));
+      return std::unique_ptr<Writer>(new Writer(std::move(file), std::move(tables), attempt, info));
     } catch (const Error&) {
       std::error_code ignored;
-      if (ours && std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);  // nothing half-written
+      std::filesystem::remove(path, ignored);  // nothing half-written
       throw;
     }
+  }
+
+  // The old file stays until the new one is there.
+  static std::unique_ptr<Writer> replace(const std::filesystem::path& path, std::int64_t attempt, const RunInfo& info) {
+    const FileLock old(path);
+    const std::filesystem::path beside = path.string() + ".new";
+    std::error_code failure;
+    std::filesystem::remove(beside, failure);  // left by a process that was killed right here
+    std::unique_ptr<Writer> writer = create(beside, path, attempt, info);
+    std::filesystem::rename(beside, path, failure);
+    if (failure) {
+      writer.reset();
+      std::filesystem::remove(beside);
+      fail(path, "cannot replace the file: {}", failure.message());
+    }
+    return writer;
   }
 
   static std::unique_ptr<Writer> reopen(const std::filesystem::path& path, const RunInfo& info) {
@@ -335,17 +384,21 @@ class Hdf5Recorder::Writer {
   Writer(hdf5::File file, Tables tables, std::int64_t attempt, const RunInfo& info)
       : file_(std::move(file)), tables_(std::move(tables)), all_{&tables_.steps, &tables_.validation}, attempt_(attempt) {
     if (tables_.diagnostics) all_.push_back(&*tables_.diagnostics);
+    const std::int64_t planned = info.planned_steps - info.first_step + 1;
+    std::vector<std::int64_t> rows{planned, 256};
+    if (tables_.diagnostics) rows.push_back(planned / info.diagnostics_every + 1);
+    std::int64_t bytes = bytes_for_attributes;
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      rows[i] = std::clamp(rows[i], std::int64_t{1}, all_[i]->stride());
+      bytes += all_[i]->bytes_of(rows[i]);
+    }
+    file_.reserve(bytes);  // before anything changes
     for (const auto& [name, value] : info.attributes) file_.set_attribute(name, value);
     for (const auto& [name, value] : own_attributes(info, attempt)) file_.set_attribute(name, value);
     for (Table* table : all_) table->fit();
-    const std::int64_t planned = info.planned_steps - info.first_step + 1;
-    make_room(tables_.steps, planned);
-    make_room(tables_.validation, 256);
-    if (tables_.diagnostics) make_room(*tables_.diagnostics, planned / info.diagnostics_every + 1);
+    for (std::size_t i = 0; i < all_.size(); ++i) all_[i]->make_room(file_, rows[i]);
     file_.flush();
   }
-
-  void make_room(Table& table, std::int64_t rows) { table.make_room(file_, std::clamp(rows, std::int64_t{1}, table.stride())); }
 
   static void require_rising(std::int64_t step, const Table& table) {
     if (step > table.last_step()) return;
@@ -376,11 +429,16 @@ void Hdf5Recorder::begin(const RunInfo& info) {
     throw Error(ErrorKind::input, fmt::format("{}: cannot create the folder: {}", folder.string(), error.message()));
   }
   require_free_names(info);
-  if (exists && existing_ == ExistingFile::append) {
+  if (!exists) {
+    writer_ = Writer::create(path_, path_, 1, info);
+  } else if (existing_ == ExistingFile::overwrite) {
+    require_replaceable(path_);
+    writer_ = Writer::replace(path_, 1, info);
+  } else if (info.first_step == 1) {
+    writer_ = Writer::replace(path_, read_run_file_state(path_).attempt + 1, info);
+  } else {
     writer_ = Writer::reopen(path_, info);
-    return;
   }
-  writer_ = Writer::create(path_, existing_ == ExistingFile::overwrite, info);
 }
 
 Hdf5Recorder::Writer& Hdf5Recorder::writer() const {

@@ -22,7 +22,7 @@ namespace scape {
 
 enum class ExistingFile {
   refuse,     ///< Error(usage) if the path exists
-  overwrite,  ///< start afresh
+  overwrite,  ///< start afresh, in place of a run file
   append,     ///< continue: next attempt, rows from RunInfo::first_step on are dropped; a missing file is created
 };
 
@@ -35,9 +35,10 @@ class Hdf5Recorder final : public Recorder {
   /// Without end() the status stays "running": interrupted. Writes the remaining rows if it can.
   ~Hdf5Recorder() override;
 
-  /// Creates or reopens the file and its missing parent folders and writes everything known so far. Throws Error(usage) for a
-  /// path that exists but must not; Error(input) for one that cannot be written, and in append for a file that is damaged, has
-  /// other columns or does not reach first_step - 1.
+  /// Creates or reopens the file and its missing parent folders and writes everything known so far. A file that is begun anew is
+  /// replaced when all of that has gone well. Throws Error(usage) for a path that exists but must not, or is to be overwritten but
+  /// is something else than a run file; Error(input) for one that cannot be written or that another process writes, and in append
+  /// for a file that is damaged, has other columns or does not reach first_step - 1.
   void begin(const RunInfo& info) override;
   /// Throws Error(internal) unless `record.step` is above the last one; Error(input) when the file cannot be written.
   void step(const StepRecord& record) override;

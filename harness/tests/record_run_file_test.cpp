@@ -1,9 +1,14 @@
 // Run files: what is written can be read, what cannot be written is said, and a resumed run has every step once.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <csignal>
 #include <fstream>
 #include <sstream>
 
@@ -153,6 +158,87 @@ TEST(RunFile, IsNotOverwrittenUnlessAsked) {
   EXPECT_EQ(attribute(path, "attempt"), OptionValue(std::int64_t{1}));
 }
 
+// Only what is, or once was, a run file is replaced, and only when the new one is there.
+TEST(RunFile, ReplacesRunFilesOnlyAndInOnePiece) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run.h5";
+  const auto begin = [&](const std::filesystem::path& where, ExistingFile existing = ExistingFile::overwrite) {
+    Hdf5Recorder recorder(where, existing);
+    recorder.begin(sample_info());
+    record_steps(recorder, 1, 3);
+    recorder.end({});
+  };
+  begin(path);
+  std::ofstream(folder / "text") << "a text of its own";
+  { hdf5::File(folder / "foreign.h5", hdf5::Mode::create).set_attribute("mine", true); }
+  std::filesystem::create_directory(folder / "folder");
+  for (const char* other : {"text", "foreign.h5", "folder"}) {
+    EXPECT_THAT(message_of(ErrorKind::usage, [&] { begin(folder / other); }), HasSubstr("is no run file, so it is not replaced"));
+  }
+  EXPECT_THAT(message_of(ErrorKind::usage, [&] { begin("/dev/full"); }), HasSubstr("/dev/full: is no run file"));
+  EXPECT_EQ(attribute(folder / "foreign.h5", "mine"), OptionValue(true));
+
+  std::ofstream(folder / "empty");
+  begin(folder / "empty");
+  std::filesystem::copy_file(path, folder / "damaged");
+  std::filesystem::resize_file(folder / "damaged", 1000);
+  begin(folder / "damaged");
+  EXPECT_TRUE(read_run_file_state(folder / "damaged").complete);
+
+  // One that cannot be made leaves the old one; what a killed process left beside it does not matter.
+  std::ofstream(folder / "run.h5.new") << "half a file";
+  rlimit usual{};
+  getrlimit(RLIMIT_FSIZE, &usual);
+  const rlimit small{100'000, usual.rlim_max};
+  signal(SIGXFSZ, SIG_IGN);
+  for (const ExistingFile existing : {ExistingFile::overwrite, ExistingFile::append}) {
+    setrlimit(RLIMIT_FSIZE, &small);
+    EXPECT_THAT(message_of(ErrorKind::input, [&] { Hdf5Recorder(path, existing).begin(sample_info()); }),
+                HasSubstr("run.h5: cannot reserve disk space: File too large"));
+    setrlimit(RLIMIT_FSIZE, &usual);
+    EXPECT_TRUE(read_run_file_state(path).complete);
+    EXPECT_EQ(column(path, "steps", "step").size(), 3U);
+    EXPECT_FALSE(std::filesystem::exists(folder / "run.h5.new"));
+  }
+  begin(path, ExistingFile::append);  // from step 1 on
+  EXPECT_EQ(read_run_file_state(path).attempt, 2);
+  EXPECT_EQ(read_run_file_state(path).last_step, 3);
+}
+
+TEST(RunFile, HasOneWriter) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run.h5";
+  std::array<int, 2> begun{}, tried{};
+  ASSERT_EQ(pipe(begun.data()) + pipe(tried.data()), 0);
+  char byte = 0;
+  const pid_t other = fork();
+  if (other == 0) {
+    close(tried[1]);
+    Hdf5Recorder recorder(path);
+    recorder.begin(sample_info());
+    record_steps(recorder, 1, 20);
+    const bool told = write(begun[1], &byte, 1) == 1 && ::read(tried[0], &byte, 1) == 0;  // until the others have tried
+    record_steps(recorder, 21, 40);
+    recorder.end({});
+    _exit(told ? 0 : 1);
+  }
+  ASSERT_EQ(::read(begun[0], &byte, 1), 1);
+  RunInfo info = sample_info();
+  for (const std::int64_t from : {1, 11}) {
+    for (const ExistingFile existing : {ExistingFile::overwrite, ExistingFile::append}) {
+      info.first_step = from;
+      EXPECT_THAT(message_of(ErrorKind::input, [&] { Hdf5Recorder(path, existing).begin(info); }),
+                  AllOf(HasSubstr("run.h5: "), HasSubstr("another process has it open")));
+    }
+  }
+  for (const int end : {tried[0], tried[1], begun[0], begun[1]}) close(end);
+  int status = 1;
+  waitpid(other, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read_run_file_state(path).last_step, 40);
+  EXPECT_EQ(read_run_file_state(path).attempt, 1);
+}
+
 // Crash at step 17 with a checkpoint at 10: each step once, strictly rising, with the number of the attempt that made it.
 TEST(RunFile, ResumedRunHasEachStepOnce) {
   const TemporaryFolder folder;
@@ -255,9 +341,7 @@ TEST(RunFile, NamesWhatCannotBeWrittenOrRead) {
   };
   EXPECT_THAT(begin(folder / "text/run.h5"), HasSubstr("text: cannot create the folder: Not a directory"));
   EXPECT_THAT(begin("/proc/run.h5"), HasSubstr("/proc/run.h5: cannot create the file: "));
-  EXPECT_THAT(begin("/dev/full", ExistingFile::overwrite), HasSubstr("/dev/full: cannot "));
-  EXPECT_THAT(begin(folder / "text", ExistingFile::append),
-              HasSubstr("text: cannot open the file for writing: file signature not found"));
+  EXPECT_THAT(begin(folder / "text", ExistingFile::append), HasSubstr("text: cannot open the file: file signature not found"));
   const auto state = [&](const std::string& name) {
     return message_of(ErrorKind::input, [&] { static_cast<void>(read_run_file_state(folder / name)); });
   };

@@ -26,13 +26,20 @@ steps() { # FILE: the steps in it
 }
 
 "$scape" data prepare --synthetic --out tokens.bin >/dev/null
+"$scape" data prepare --synthetic --seed 5 --out other.bin >/dev/null
 
 # Without checkpoints: a complete run is kept, and never passed off as one of other options.
 expect 0 'complete: 4 of 4' train bare steps=4
-expect 0 'nothing to resume' train bare steps=4 validate_every=2 --resume
+expect 0 'nothing to resume' train bare steps=4 checkpoint_keep=5 --resume
+expect 2 'bare.h5: is complete, with other options: validate_every=50 there, 2 here' train bare steps=4 validate_every=2 --resume
+expect 2 'other options: data_checksum=' train bare steps=4 data=other.bin --resume
 expect 2 'bare.h5: is complete, with other options: steps=4 there, 6 here' train bare steps=6 --resume --allow-changes
 [[ $(steps bare.h5) == "1 2 3 4" ]] || fail "a refused run changed its file"
 expect 0 'complete: 2 of 2' train bare steps=2 --resume --overwrite
+
+cp tokens.bin kept.bin
+expect 2 'tokens.bin: is no run file, so it is not replaced' "$scape" train --set data=tokens.bin model=gpt-nano steps=1 --out tokens.bin --overwrite
+cmp tokens.bin kept.bin
 
 # With checkpoints: more steps on demand.
 expect 0 'complete: 4 of 4' train run steps=4 checkpoint_every=2
@@ -60,9 +67,24 @@ expect 0 'complete: 6 of 6' train run steps=6 checkpoint_every=2 --resume --over
 # Two runs into one file: the second is refused, and the first keeps its checkpoints.
 /usr/bin/python3 -c 'import h5py, time; file = h5py.File("run.h5", "a"); open("open", "w"); time.sleep(60)' &
 while [[ ! -e open ]]; do sleep 0.1; done
-expect 3 'run.h5: cannot create the file: another process has it open' train run steps=6 checkpoint_every=2 --overwrite
+expect 3 'run.h5: another process has it open' train run steps=6 checkpoint_every=2 --overwrite
 kill $!
 [[ -d run.ckpt/step-00000006 ]] || fail "the checkpoints of a run that is going on were removed"
+
+# Whatever HDF5 is told about locks, one run writes a file; and one that is not continued says what becomes of its steps.
+"$scape" train --set data=tokens.bin model=gpt-nano layers=1 width=12 steps=1000000 validate_every=1000000 --out one.h5 >one.log 2>&1 &
+until grep -q 'step 2' one.log; do sleep 0.1; done
+HDF5_USE_FILE_LOCKING=FALSE expect 3 'another process has it open' train one steps=6 --overwrite
+HDF5_USE_FILE_LOCKING=FALSE expect 3 'another process has it open' train one steps=6 --resume
+kill -9 $!
+wait $! 2>/dev/null || true
+rows=$(steps one.h5 | wc -w)
+((rows > 0)) || fail "a killed run has no rows"
+touch one.ckpt
+expect 3 'one.ckpt: cannot make this folder for checkpoints' train one steps=6 --resume
+(($(steps one.h5 | wc -w) == rows)) || fail "a run that could not start dropped the rows of the last one"
+rm one.ckpt
+expect 0 "one.h5: begun anew, its $rows steps have no checkpoint" train one steps=6 --resume
 
 # No room for checkpoints: no run file is left either.
 touch blocked.ckpt
@@ -87,11 +109,14 @@ expect 0 '1 of 1 runs complete' sweep --out runs --ranks 1
 expect 0 'a: complete, kept' sweep --out runs --ranks 1
 expect 2 'runs/a.h5: is complete, with other options: steps=3 there, 5 here' sweep --out runs --ranks 1 --set steps=5
 expect 2 'ranks=1 there, 2 here' sweep --out runs --ranks 2
+expect 2 'data_checksum=' sweep --out runs --ranks 1 --set data=other.bin
+expect 3 'nowhere: cannot be opened' sweep --out runs --ranks 1 --set data=nowhere
 truncate -s 1000 runs/a.h5
 expect 0 '1 of 1 runs complete' sweep --out runs --ranks 1
 launcher=nosuch expect 3 'cannot start nosuch' sweep --out launcher
 expect 4 '[1/1] a: stopped with status 4' sweep --out clock --ranks 1 --set steps=100000 max_minutes=0.0001
-expect 0 ' 3 steps' sweep --out clock --ranks 1 # of another length: begun anew, for it is not complete
+expect 2 'clock/a.h5: is begun, with other options: steps=100000 there, 3 here; give another --out, or --overwrite' sweep --out clock --ranks 1
+expect 0 ' 3 steps' sweep --out clock --ranks 1 --overwrite
 
 # A signal to the sweep alone stops its run with a checkpoint, then the sweep; the run goes on where it was.
 "$scape" sweep sweep.toml --launcher env --ranks 1 --out signal --set steps=20000 checkpoint_every=1 >log 2>&1 &

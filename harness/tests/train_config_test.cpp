@@ -43,15 +43,21 @@ class TemporaryFile {
 };
 
 TEST(RunConfig, ComparesWithTheAttributesOfARunFile) {
-  const auto differences = [](const std::vector<std::string>& mine) {
+  TokenFileInfo data{.vocabulary = 300, .train_tokens = 5, .checksum = "0123"};
+  const auto differences = [&](const std::vector<std::string>& mine, bool complete = false) {
     std::map<std::string, std::string> attributes = RunConfig(core_registry(), settings({"optimizer=scape", "vocab=300"})).texts();
+    attributes.merge(facts_of({.vocabulary = 300, .train_tokens = 5, .checksum = "0123"}));
     attributes["started"] = "2026-11-29";
-    return RunConfig(core_registry(), settings(mine)).differences_from_run_file(attributes);
+    return RunConfig(core_registry(), settings(mine)).differences_from_run_file(attributes, data, complete);
   };
   EXPECT_EQ(differences({"optimizer=scape"}), "");
   EXPECT_EQ(differences({"optimizer=scape", "vocab=300", "data=elsewhere", "threads=2"}), "");
   EXPECT_EQ(differences({"optimizer=scape", "vocab=256"}), "vocab=300 there, 256 here");
   EXPECT_EQ(differences({"optimizer=scape", "seed=7"}), "init_seed=1 there, 7 here, seed=1 there, 7 here");
+  EXPECT_EQ(differences({"optimizer=scape", "validate_every=7", "checkpoint_every=3"}), "");
+  EXPECT_EQ(differences({"optimizer=scape", "validate_every=7", "checkpoint_every=3"}, true), "validate_every=50 there, 7 here");
+  data.checksum = "4567";
+  EXPECT_EQ(differences({"optimizer=scape"}), "data_checksum=0123 there, 4567 here");
 }
 
 TEST(RunConfig, RefusesWhatCannotRun) {

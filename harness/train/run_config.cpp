@@ -76,6 +76,19 @@ bool TrainOptions::is_operational(std::string_view option) {
   return std::ranges::find(names, option) != names.end();
 }
 
+TokenFile open_data(const TrainOptions& options) {
+  require(!options.data.empty(), ErrorKind::usage,
+          "no data: give --set data=PATH, tokens made by `scape data prepare` or known to `scape data inspect`");
+  return TokenFile::open(options.data);
+}
+
+std::map<std::string, std::string> facts_of(const TokenFileInfo& data) {
+  return {{"data_source", data.source},
+          {"data_checksum", data.checksum},
+          {"train_tokens", std::to_string(data.train_tokens)},
+          {"validation_tokens", std::to_string(data.validation_tokens)}};
+}
+
 RunConfig::RunConfig(const Registry& registry, std::span<const Setting> settings) {
   train.model = last_value(settings, "model", train.model);
   train.optimizer = last_value(settings, "optimizer", train.optimizer);
@@ -119,13 +132,16 @@ std::map<std::string, std::string> RunConfig::texts() const {
   return texts;
 }
 
-std::string RunConfig::differences(const std::map<std::string, std::string>& saved) const {
-  const std::map<std::string, std::string> mine = texts();
+namespace {
+
+using Texts = std::map<std::string, std::string>;
+
+// "a=1 there, 2 here" for each name for which matters(name) and the texts differ.
+template <class Matters>
+std::string tell_differences(const Texts& saved, const Texts& mine, Matters matters) {
   std::string text;
   const auto tell = [&](const std::string& name, const std::string& there, const std::string& here) {
-    if (there != here && !TrainOptions::is_operational(name)) {
-      text += (text.empty() ? "" : ", ") + name + "=" + there + " there, " + here + " here";
-    }
+    if (there != here && matters(name)) text += (text.empty() ? "" : ", ") + name + "=" + there + " there, " + here + " here";
   };
   for (const auto& [name, here] : mine) tell(name, saved.contains(name) ? saved.at(name) : "unknown", here);
   for (const auto& [name, there] : saved) {
@@ -134,11 +150,21 @@ std::string RunConfig::differences(const std::map<std::string, std::string>& sav
   return text;
 }
 
-std::string RunConfig::differences_from_run_file(std::map<std::string, std::string> attributes) const {
-  const std::map<std::string, std::string> mine = texts();
-  std::erase_if(attributes, [&](const auto& attribute) { return !mine.contains(attribute.first); });
-  if (!vocab_given) attributes["vocab"] = mine.at("vocab");
-  return differences(attributes);
+}  // namespace
+
+std::string RunConfig::differences(const Texts& saved) const {
+  return tell_differences(saved, texts(), [](const std::string& name) { return !TrainOptions::is_operational(name); });
+}
+
+std::string RunConfig::differences_from_run_file(const Texts& attributes, const TokenFileInfo& data, bool complete) const {
+  Texts mine = texts();
+  if (!vocab_given) mine["vocab"] = std::to_string(data.vocabulary);
+  mine.merge(facts_of(data));
+  Texts saved = attributes;
+  std::erase_if(saved, [&](const auto& attribute) { return !mine.contains(attribute.first); });
+  return tell_differences(saved, mine, [&](const std::string& name) {
+    return !TrainOptions::is_operational(name) || (complete && (name == "validate_every" || name == "validation_batches"));
+  });
 }
 
 std::string RunConfig::label() const {

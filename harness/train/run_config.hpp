@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "data/token_file.hpp"
 #include "model/config.hpp"
 #include "scape/config.hpp"
 #include "scape/registry.hpp"
@@ -48,6 +49,11 @@ struct TrainOptions {
   [[nodiscard]] static bool is_operational(std::string_view option);
 };
 
+/// The tokens that option `data` names. Throws Error(usage) if it names none.
+[[nodiscard]] TokenFile open_data(const TrainOptions& options);
+/// What checkpoints and run files say of the data: the names and texts of facts that are other for other tokens.
+[[nodiscard]] std::map<std::string, std::string> facts_of(const TokenFileInfo& data);
+
 /// A resolved run. Not movable: the table refers to its members.
 class RunConfig {
  public:
@@ -69,9 +75,9 @@ class RunConfig {
   /// "learning_rate=0.01 there, 0.02 here" for the options that a checkpoint with `saved` options has otherwise and that are not
   /// operational; empty: the run can go on from it.
   [[nodiscard]] std::string differences(const std::map<std::string, std::string>& saved) const;
-  /// The same for the attributes of a run file, facts among them. A vocabulary that was not given is that of the tokens, unknown
-  /// here.
-  [[nodiscard]] std::string differences_from_run_file(std::map<std::string, std::string> attributes) const;
+  /// The same for a run file's attributes, and for its data. What a complete one says depends on the validation options, too.
+  [[nodiscard]] std::string differences_from_run_file(const std::map<std::string, std::string>& attributes,
+                                                      const TokenFileInfo& data, bool complete) const;
   /// "scape density=0.01": the method and what was set of it, for people.
   [[nodiscard]] std::string label() const;
 

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <system_error>
@@ -24,7 +26,7 @@ namespace scape {
 
 namespace {
 
-// Nothing for a file that is missing or damaged: it is made again.
+// Nothing for a file that is missing or damaged.
 std::optional<RunFileState> state_of(const std::filesystem::path& file) {
   if (!std::filesystem::exists(file)) return std::nullopt;
   try {
@@ -39,26 +41,24 @@ bool is_complete(const std::filesystem::path& file, std::int64_t steps) {
   return state && state->complete && state->planned_steps == steps && state->last_step == steps && std::isfinite(state->last_loss);
 }
 
-void refuse_other_result(const std::filesystem::path& file, const RunConfig& config, int ranks) {
+// What a run file of that name has otherwise; empty: it is this run's, or there is none.
+std::string differences(const std::filesystem::path& file, const RunConfig& config, const TokenFileInfo& data, int ranks) {
   const std::optional<RunFileState> state = state_of(file);
-  if (!state || !state->complete) return;
-  std::string differences = config.differences_from_run_file(state->attributes);
-  if (const std::string& there = state->attributes.at("ranks"); there != std::to_string(ranks)) {
-    differences += fmt::format("{}ranks={} there, {} here", differences.empty() ? "" : ", ", there, ranks);
+  if (!state || (!state->complete && state->last_step == 0)) return "";
+  std::string text = config.differences_from_run_file(state->attributes, data, state->complete);
+  const auto there = state->attributes.find("ranks");
+  if (state->complete && there != state->attributes.end() && there->second != std::to_string(ranks)) {
+    text += fmt::format("{}ranks={} there, {} here", text.empty() ? "" : ", ", there->second, ranks);
   }
-  if (differences.empty()) return;
-  throw Error(ErrorKind::usage,
-              fmt::format("{}: is complete, with other options: {}; give another --out, or remove it", file.string(), differences));
+  return text.empty() ? "" : fmt::format("is {}, with other options: {}", state->complete ? "complete" : "begun", text);
 }
 
-std::vector<std::string> command_line(const SweepOptions& options, const PlannedRun& run, const std::filesystem::path& file) {
+std::vector<std::string> command_line(const SweepOptions& options, const PlannedRun& run, const std::filesystem::path& file,
+                                      bool replace) {
   std::vector<std::string> words;
   std::istringstream launcher(options.launcher);
   for (std::string word; launcher >> word;) words.push_back(word == "{ranks}" ? std::to_string(options.ranks) : word);
-  for (const std::string& word : {options.program.string(), std::string("train"), std::string("--out"), file.string(),
-                                  std::string("--resume"), std::string("--overwrite")}) {
-    words.push_back(word);
-  }
+  words.insert(words.end(), {options.program.string(), "train", "--out", file.string(), replace ? "--overwrite" : "--resume"});
   for (const Setting& setting : run.settings) {
     words.emplace_back("--set");
     words.push_back(setting.name + "=" + setting.text);
@@ -82,7 +82,7 @@ void stop_on_signals() {
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) sigaction(signal, &action, nullptr);
 }
 
-// Exit status of the command; 128 + n if signal n ended it.
+// Exit status of the command; −n if signal n ended it.
 int execute(const std::vector<std::string>& words) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -91,6 +91,9 @@ int execute(const std::vector<std::string>& words) {
   if (child < 0) throw Error(ErrorKind::internal, "cannot start a process: " + std::generic_category().message(errno));
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);  // no run outlives its sweep
+    if (geteuid() == 0) {              // in a container; Open MPI wants to be told twice
+      for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}) setenv(name, "1", 0);
+    }
     execvp(arguments[0], arguments.data());
     std::fprintf(stderr, "scape sweep: cannot start %s: %s\n", arguments[0], std::generic_category().message(errno).c_str());
     _exit(cannot_start);
@@ -101,7 +104,7 @@ int execute(const std::vector<std::string>& words) {
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   running = 0;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
 }  // namespace
@@ -113,16 +116,27 @@ std::string default_launcher(int ranks) {
 }
 
 int run_sweep(const Registry& registry, const SweepOptions& options) {
-  std::vector<PlannedRun> runs;
-  std::vector<std::int64_t> steps;
+  struct Job {
+    PlannedRun run;
+    std::filesystem::path file;
+    std::int64_t steps;
+    bool replace;  // the file is another run's, or damaged
+  };
+  std::vector<Job> jobs;
+  std::map<std::string, TokenFileInfo> data;
   int number = 0;
   for (PlannedRun& run : read_sweep(options.file)) {
     run.settings.insert(run.settings.end(), options.overrides.begin(), options.overrides.end());
     const RunConfig config(registry, run.settings);
     if (number++ % options.parts != options.part) continue;
-    refuse_other_result(options.folder / (run.name + ".h5"), config, options.ranks);
-    runs.push_back(std::move(run));
-    steps.push_back(config.train.steps);
+    if (!data.contains(config.train.data)) data[config.train.data] = open_data(config.train).info();
+    const std::filesystem::path file = options.folder / (run.name + ".h5");
+    const std::string other = differences(file, config, data.at(config.train.data), options.ranks);
+    if (!other.empty() && !options.overwrite) {
+      throw Error(ErrorKind::usage, fmt::format("{}: {}; give another --out, or --overwrite to replace it", file.string(), other));
+    }
+    const bool damaged = std::filesystem::exists(file) && !state_of(file);
+    jobs.push_back({std::move(run), file, config.train.steps, damaged || !other.empty()});
   }
   std::error_code failure;
   std::filesystem::create_directories(options.folder, failure);
@@ -131,33 +145,40 @@ int run_sweep(const Registry& registry, const SweepOptions& options) {
   stop_on_signals();
   int first_failure = 0;
   std::size_t complete = 0;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const std::filesystem::path file = options.folder / (runs[i].name + ".h5");
-    const std::string head = fmt::format("[{}/{}] {}", i + 1, runs.size(), runs[i].name);
-    if (is_complete(file, steps[i])) {
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const auto& [run, file, steps, replace] = jobs[i];
+    const std::string head = fmt::format("[{}/{}] {}", i + 1, jobs.size(), run.name);
+    if (!replace && is_complete(file, steps)) {
       fmt::print("{}: complete, kept\n", head);
       ++complete;
       continue;
     }
     fmt::print("{}\n", head);
     std::fflush(stdout);
-    int status = execute(command_line(options, runs[i], file));
-    if (status == 0 && !is_complete(file, steps[i])) status = exit_status(ErrorKind::internal);
+    int status = execute(command_line(options, run, file, replace));
+    if (status == 0 && !is_complete(file, steps)) status = exit_status(ErrorKind::internal);
     if (status == 0) {
       ++complete;
-      if (stop_requested == 0 || i + 1 == runs.size()) continue;
+      if (stop_requested == 0 || i + 1 == jobs.size()) continue;
       first_failure = exit_status(ErrorKind::stopped);
       break;
     }
-    if (stop_requested != 0) status = exit_status(ErrorKind::stopped);
     const bool no_launcher = status == cannot_start;
-    if (no_launcher) status = exit_status(ErrorKind::input);
+    const bool killed = status < 0;  // the launcher, by somebody who wants an end
+    if (stop_requested != 0) {
+      status = exit_status(ErrorKind::stopped);
+    } else if (no_launcher) {
+      status = exit_status(ErrorKind::input);
+    } else if (killed || status > 128) {  // 128 + n is mpirun's way to say that signal n ended a rank
+      fmt::print("{}: {} ended by signal {}\n", head, killed ? "its launcher was" : "a rank was", killed ? -status : status - 128);
+      status = exit_status(ErrorKind::communication);
+    }
     const bool stopped = status == exit_status(ErrorKind::stopped);
     fmt::print("{}: {} with status {}\n", head, stopped ? "stopped" : "failed", status);
     if (first_failure == 0) first_failure = status;
-    if (stopped || no_launcher || status > 128) break;
+    if (stopped || no_launcher || killed) break;
   }
-  fmt::print("{} of {} runs complete in {}\n", complete, runs.size(), options.folder.string());
+  fmt::print("{} of {} runs complete in {}\n", complete, jobs.size(), options.folder.string());
   return first_failure;
 }
 
