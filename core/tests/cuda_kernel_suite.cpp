@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "scape/rng.hpp"
+#include "support/kernel_inputs.hpp"
 
 namespace scape::testing {
 
@@ -72,14 +73,8 @@ Array<T> result(const KernelBench& bench) {
   return Array<T>({T{77}}, 0, bench);
 }
 
-Floats normals(std::int64_t n, std::uint64_t seed) {
-  Rng rng(seed);
-  Floats values(static_cast<std::size_t>(n));
-  for (float& value : values) value = rng.normal();
-  return values;
-}
 Floats squares(std::int64_t n, std::uint64_t seed) {
-  Floats values = normals(n, seed);
+  Floats values = normal_vector(n, seed);
   for (float& value : values) value *= value;
   return values;
 }
@@ -135,19 +130,6 @@ class DeviceMask {
 };
 constexpr std::array densities{0.0, 0.01, 0.5, 1.0};
 
-AdamStep adam_step() {
-  return {.beta1 = 0.9F,
-          .beta2 = 0.95F,
-          .epsilon = 1e-8F,
-          .learning_rate = 0.01F,
-          .weight_decay = 0.1F,
-          .gradient_scale = 0.7F,
-          .m_scale = 1.3F,
-          .v_scale = 1.7F,
-          .previous_scale = 1.1F,
-          .residual_scale = 0.9F};
-}
-
 template <class Body>
 void for_each_case(Body body) {
   for (const std::int64_t n : sizes) {
@@ -163,11 +145,11 @@ void for_each_case(Body body) {
 TEST_P(KernelSuite, AdamW) {
   for_each_case([&](std::int64_t n, const Offsets& at) {
     const auto run = [&](KernelBench& on) {
-      auto theta = array(on, normals(n, 1), at[0]);
-      auto m = array(on, normals(n, 2), at[1]);
+      auto theta = array(on, normal_vector(n, 1), at[0]);
+      auto m = array(on, normal_vector(n, 2), at[1]);
       auto v = array(on, squares(n, 3), at[2]);
-      auto g = array(on, normals(n, 4), at[3]);
-      on.update.adamw(theta, m, v, g, adam_step(), on.stream);
+      auto g = array(on, normal_vector(n, 4), at[3]);
+      on.update.adamw(theta, m, v, g, example_step, on.stream);
       return std::vector{theta.read(), m.read(), v.read(), g.read()};
     };
     expect_same(run(oracle()), run(tested()));
@@ -177,10 +159,10 @@ TEST_P(KernelSuite, AdamW) {
 TEST_P(KernelSuite, AdamS) {
   for_each_case([&](std::int64_t n, const Offsets& at) {
     const auto run = [&](KernelBench& on) {
-      auto theta = array(on, normals(n, 1), at[0]);
-      auto m = array(on, normals(n, 2), at[1]);
-      auto g = array(on, normals(n, 4), at[2]);
-      on.update.adams(theta, m, g, adam_step(), on.stream);
+      auto theta = array(on, normal_vector(n, 1), at[0]);
+      auto m = array(on, normal_vector(n, 2), at[1]);
+      auto g = array(on, normal_vector(n, 4), at[2]);
+      on.update.adams(theta, m, g, example_step, on.stream);
       return std::vector{theta.read(), m.read(), g.read()};
     };
     expect_same(run(oracle()), run(tested()));
@@ -190,10 +172,10 @@ TEST_P(KernelSuite, AdamS) {
 TEST_P(KernelSuite, AdamSDirection) {
   for_each_case([&](std::int64_t n, const Offsets& at) {
     const auto run = [&](KernelBench& on) {
-      auto g = array(on, normals(n, 1), at[0]);
-      auto c = array(on, normals(n, 2), at[1]);
-      auto m = array(on, normals(n, 4), at[2]);
-      on.update.adams_direction(g, c, m, adam_step(), on.stream);
+      auto g = array(on, normal_vector(n, 1), at[0]);
+      auto c = array(on, normal_vector(n, 2), at[1]);
+      auto m = array(on, normal_vector(n, 4), at[2]);
+      on.update.adams_direction(g, c, m, example_step, on.stream);
       return std::vector{g.read(), c.read(), m.read()};
     };
     expect_same(run(oracle()), run(tested()));
@@ -203,8 +185,8 @@ TEST_P(KernelSuite, AdamSDirection) {
 TEST_P(KernelSuite, DivideScaleAndAdd) {
   for_each_case([&](std::int64_t n, const Offsets& at) {
     const auto run = [&](KernelBench& on) {
-      auto y = array(on, normals(n, 1), at[0]);
-      auto x = array(on, normals(n, 2), at[1]);
+      auto y = array(on, normal_vector(n, 1), at[0]);
+      auto x = array(on, normal_vector(n, 2), at[1]);
       on.update.add(y, x, 0.3F, on.stream);
       on.update.divide(x, 3, on.stream);
       on.update.scale(y, 0.7F, on.stream);
@@ -218,7 +200,7 @@ TEST_P(KernelSuite, SumOfSquares) {
   for_each_case([&](std::int64_t n, const Offsets& at) {
     const auto run = [&](KernelBench& on, std::int64_t offset) {
       auto sum = result<double>(on);
-      on.update.sum_of_squares(array(on, normals(n, 1), offset), sum, on.stream);
+      on.update.sum_of_squares(array(on, normal_vector(n, 1), offset), sum, on.stream);
       return sum.value();
     };
     expect_close(run(oracle(), 0), run(tested(), at[1]));
@@ -231,8 +213,8 @@ TEST_P(KernelSuite, BlockSquaresAndNarrow) {
     for (const std::int64_t n : {0, 1, 7, 300}) {
       const auto run = [&](KernelBench& on) {
         auto squares = array(on, std::vector<double>(static_cast<std::size_t>(n), -1));
-        auto means = array(on, normals(n, 2), 1);
-        on.update.block_squares(array(on, normals(n * block, 1), 3), block, squares, on.stream);
+        auto means = array(on, normal_vector(n, 2), 1);
+        on.update.block_squares(array(on, normal_vector(n * block, 1), 3), block, squares, on.stream);
         on.update.narrow(squares, 1.0 / 3, means, on.stream);
         return std::pair{squares.read(), means.read()};
       };
@@ -243,7 +225,7 @@ TEST_P(KernelSuite, BlockSquaresAndNarrow) {
         EXPECT_EQ(means[b], static_cast<float>(got[b] * (1.0 / 3)));
       }
       if (block > 1) continue;
-      const Floats x = normals(n, 1);
+      const Floats x = normal_vector(n, 1);
       for (std::size_t b = 0; b < x.size(); ++b) EXPECT_EQ(got[b], static_cast<double>(x[b]) * x[b]);
       EXPECT_EQ(expected_means, means);
     }
@@ -253,7 +235,7 @@ TEST_P(KernelSuite, BlockSquaresAndNarrow) {
 TEST_P(KernelSuite, SumsThatAreNotFiniteAreFlagged) {
   for (const auto& [value, flag] :
        {std::pair{3e38F, 0.0F}, {1e-45F, 0.0F}, {infinity, infinity}, {-infinity, infinity}, {NAN, infinity}}) {
-    Floats x = normals(4097, 1);
+    Floats x = normal_vector(4097, 1);
     x[4096] = value;
     auto sum = result<double>(tested());
     auto flagged = result<float>(tested());
@@ -295,7 +277,7 @@ TEST_P(KernelSuite, TopK) {
   };
   const auto kinds = [&](std::int64_t n) {
     return std::vector<std::pair<std::string, Floats>>{
-        {"normal", normals(n, 1)},
+        {"normal", normal_vector(n, 1)},
         {"all equal", Floats(static_cast<std::size_t>(n), -2.5F)},
         {"zeros", pick(n, [](Rng& rng) { return rng.below(2) == 0 ? 0.0F : -0.0F; })},
         {"few values", pick(n, [](Rng& rng) { return (static_cast<float>(rng.below(5)) - 2) * 0.5F; })},
@@ -307,8 +289,8 @@ TEST_P(KernelSuite, TopK) {
          pick(n, [](Rng& rng) { return rng.below(3) == 0 ? (rng.below(2) == 0 ? infinity : -infinity) : rng.normal(); })}};
   };
   for (const std::int64_t n : {0, 1, 19}) {
-    check("none", normals(n, 1), 0, 5);
-    check("all", normals(n, 1), n, 5);
+    check("none", normal_vector(n, 1), 0, 5);
+    check("all", normal_vector(n, 1), n, 5);
   }
   check("ties that end with the run of a block", Floats(100'000, 1.0F), 20 * 1024, 0);
   int turn = 0;
@@ -359,9 +341,9 @@ TEST_P(KernelSuite, PackUnpackAndIndices) {
       const HostMask mask(n, density, 1);
       const auto run = [&](KernelBench& on) {
         const DeviceMask view(on, mask);
-        auto x = array(on, normals(n, 1), at[0]);
+        auto x = array(on, normal_vector(n, 1), at[0]);
         auto packed = array(on, Floats(static_cast<std::size_t>(mask.count)), at[1]);
-        auto other = array(on, normals(n, 2), at[2]);
+        auto other = array(on, normal_vector(n, 2), at[2]);
         auto places = array(on, std::vector<std::uint32_t>(static_cast<std::size_t>(mask.count)), at[3]);
         on.sparse.pack(x, view, packed, on.stream);
         on.sparse.unpack(packed, view, other, on.stream);
@@ -369,11 +351,11 @@ TEST_P(KernelSuite, PackUnpackAndIndices) {
         on.sparse.scatter_add(places, packed, 3, x, on.stream);
         const std::vector<std::uint32_t> indices = places.read();
         const Range range{n / 3, n - n / 5};
-        auto part = array(on, normals(mask.count, 3), at[2]);
-        auto piece = array(on, normals(range.size(), 4), at[0]);
+        auto part = array(on, normal_vector(mask.count, 3), at[2]);
+        auto piece = array(on, normal_vector(range.size(), 4), at[0]);
         on.sparse.pack(range, piece, view, part, on.stream);
         on.sparse.unpack(range, packed, view, piece, on.stream);
-        auto cleared = array(on, normals(range.size(), 4), at[1]);
+        auto cleared = array(on, normal_vector(range.size(), 4), at[1]);
         on.sparse.unpack(range, {}, view, cleared, on.stream);
         return std::pair{std::vector{packed.read(), other.read(), x.read(), part.read(), piece.read(), cleared.read()}, indices};
       };
@@ -388,9 +370,9 @@ TEST_P(KernelSuite, PackUnpackAndIndices) {
 TEST_P(KernelSuite, Candidate) {
   for_each_case([&](std::int64_t n, const Offsets& at) {
     const auto run = [&](KernelBench& on, const Offsets& offsets, bool with_m) {
-      auto g = array(on, normals(n, 1), offsets[0]);
-      auto m = array(on, normals(n, 2), offsets[1]);
-      auto e = array(on, normals(n, 3), offsets[2]);
+      auto g = array(on, normal_vector(n, 1), offsets[0]);
+      auto m = array(on, normal_vector(n, 2), offsets[1]);
+      auto e = array(on, normal_vector(n, 3), offsets[2]);
       auto sum = result<double>(on);
       on.sparse.candidate(g, with_m ? m : Span<float>(), e, 0.9F, sum, on.stream);
       return std::tuple{std::vector{g.read(), m.read(), e.read()}, sum.value()};
@@ -411,8 +393,8 @@ TEST_P(KernelSuite, RecoverGradient) {
       const HostMask mask(n, density, 1);
       const auto run = [&](KernelBench& on) {
         const DeviceMask view(on, mask);
-        auto packed = array(on, normals(mask.count, 1), at[0]);
-        auto m = array(on, normals(n, 2), at[1]);
+        auto packed = array(on, normal_vector(mask.count, 1), at[0]);
+        auto m = array(on, normal_vector(n, 2), at[1]);
         auto sum = result<double>(on);
         on.sparse.recover_gradient(packed, m, view, 3, -0.9F, 0.9F, sum, on.stream);
         return std::pair{std::vector{packed.read(), m.read()}, sum.value()};
@@ -432,12 +414,12 @@ TEST_P(KernelSuite, Apply) {
       for (const Range range : {Range{0, n}, Range{n / 3, n - n / 5}, Range{n / 2, n / 2}}) {
         const auto run = [&](KernelBench& on) {
           const DeviceMask view(on, mask);
-          auto theta = array(on, normals(range.size(), 1), at[0]);
-          auto m = array(on, normals(range.size(), 2), at[1]);
-          auto e = array(on, normals(range.size(), 3), at[2]);
-          auto c = array(on, normals(range.size(), 4), at[3]);
-          auto packed = array(on, normals(mask.count, 5), at[1]);
-          on.sparse.apply(range, theta, m, e, c, packed, view, adam_step(), on.stream);
+          auto theta = array(on, normal_vector(range.size(), 1), at[0]);
+          auto m = array(on, normal_vector(range.size(), 2), at[1]);
+          auto e = array(on, normal_vector(range.size(), 3), at[2]);
+          auto c = array(on, normal_vector(range.size(), 4), at[3]);
+          auto packed = array(on, normal_vector(mask.count, 5), at[1]);
+          on.sparse.apply(range, theta, m, e, c, packed, view, example_step, on.stream);
           return std::vector{theta.read(), m.read(), e.read(), c.read(), packed.read()};
         };
         expect_same(run(oracle()), run(tested()));
@@ -458,17 +440,17 @@ TEST_P(KernelSuite, ApplyWithExtensions) {
         for (const int kind : {0, 1, 2}) {  // linear, √, block
           const auto run = [&](KernelBench& on) {
             const DeviceMask view(on, mask);
-            auto theta = array(on, normals(range.size(), 1), at[0]);
-            auto m = array(on, normals(range.size(), 2), at[1]);
-            auto e = array(on, normals(range.size(), 3), at[2]);
-            auto c = array(on, normals(range.size(), 4), at[3]);
-            auto packed = array(on, normals(mask.count, 5), at[1]);
+            auto theta = array(on, normal_vector(range.size(), 1), at[0]);
+            auto m = array(on, normal_vector(range.size(), 2), at[1]);
+            auto e = array(on, normal_vector(range.size(), 3), at[2]);
+            auto c = array(on, normal_vector(range.size(), 4), at[3]);
+            auto packed = array(on, normal_vector(mask.count, 5), at[1]);
             auto ages = array(on, random_ages, at[1]);
             auto v = array(on, squares(n / 7 + 2, 6), at[1]);
             ApplyExtension extension;
             if (kind < 2) extension = {.ages = ages, .backlog_cap = 4.5F, .backlog_root = kind == 1};
             if (kind == 2) extension = {.block_v = v, .block_size = 7, .block_begin = range.begin - 3};
-            on.sparse.apply(range, theta, m, e, c, packed, view, adam_step(), extension, on.stream);
+            on.sparse.apply(range, theta, m, e, c, packed, view, example_step, extension, on.stream);
             return std::pair{std::vector{theta.read(), m.read(), e.read(), c.read(), packed.read()}, ages.read()};
           };
           const auto [expected, expected_ages] = run(oracle());
@@ -485,7 +467,7 @@ TEST_P(KernelSuite, QuantizedRecords) {
   const auto check = [&](std::int64_t n, const QuantFormat& format, std::int64_t offset) {
     SCOPED_TRACE(std::to_string(n) + " elements, " + std::to_string(format.bits) + " bits, blocks of " +
                  std::to_string(format.block));
-    Floats x = normals(n, 1);
+    Floats x = normal_vector(n, 1);
     const auto set = [&](std::int64_t begin, std::int64_t end, float value) {
       for (std::int64_t j = begin; j < std::min(end, n); ++j) x[static_cast<std::size_t>(j)] = value;
     };
@@ -497,9 +479,9 @@ TEST_P(KernelSuite, QuantizedRecords) {
     const auto run = [&](KernelBench& on) {
       auto input = array(on, x, offset);
       auto records = array(on, std::vector<std::uint8_t>(static_cast<std::size_t>(quant_bytes(n, format)), 0xee));
-      auto error = array(on, normals(n, 2), offset);
-      auto back = array(on, normals(n, 3), offset);
-      auto sum = array(on, normals(n, 4), offset);
+      auto error = array(on, normal_vector(n, 2), offset);
+      auto back = array(on, normal_vector(n, 3), offset);
+      auto sum = array(on, normal_vector(n, 4), offset);
       on.quant.quantize(input, format, {1, 2, (std::uint64_t{1} << 32) - 2}, records, error, on.stream);
       on.quant.dequantize(records, format, back, on.stream);
       on.quant.dequantize_add(records, format, sum, on.stream);

@@ -8,11 +8,12 @@
 
 #include "scape/kernels.hpp"
 #include "support/guarded.hpp"
-#include "support/random.hpp"
+#include "support/kernel_inputs.hpp"
 
 namespace scape {
 namespace {
 
+using testing::example_step;
 using testing::Guarded;
 using testing::normal_vector;
 
@@ -375,16 +376,7 @@ TEST_P(MaskSizes, RecoverGradient) {
 
 // apply() on one range of the coordinates: there it is AdamS on the mask and decay off it, elsewhere nothing changes.
 void expect_apply(const Mask& mask, Range range) {
-  const AdamStep s{.beta1 = 0.9F,
-                   .beta2 = 0.95F,
-                   .epsilon = 1e-8F,
-                   .learning_rate = 0.01F,
-                   .weight_decay = 0.1F,
-                   .gradient_scale = 0.5F,
-                   .m_scale = 3.7F,
-                   .v_scale = 6.9F,
-                   .previous_scale = 1.5F,
-                   .residual_scale = 0.75F};
+  const AdamStep s = example_step;
   const std::int64_t n = mask.size();
   const auto theta = normal_vector(n, 71), m = normal_vector(n, 72, 0, 0.1F), e = normal_vector(n, 73), c = normal_vector(n, 74);
   const auto packed = normal_vector(mask.count, 75);

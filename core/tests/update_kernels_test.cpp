@@ -8,27 +8,18 @@
 #include "scape/kernels.hpp"
 #include "scape/scape.hpp"
 #include "support/guarded.hpp"
-#include "support/random.hpp"
+#include "support/kernel_inputs.hpp"
 
 namespace scape {
 namespace {
 
+using testing::example_step;
 using testing::Guarded;
 using testing::normal_vector;
 
 const UpdateKernels& kernels = update_kernels(cpu_device);
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-
-constexpr AdamStep example_step{.beta1 = 0.9F,
-                                .beta2 = 0.95F,
-                                .epsilon = 1e-8F,
-                                .learning_rate = 0.01F,
-                                .weight_decay = 0.1F,
-                                .gradient_scale = 0.5F,
-                                .m_scale = 3.7F,
-                                .v_scale = 6.9F,
-                                .previous_scale = 1.5F};
 
 void expect_near(const std::vector<float>& actual, const std::vector<double>& expected, double relative, const char* what) {
   ASSERT_EQ(actual.size(), expected.size());
