@@ -110,6 +110,7 @@ void add_prepare(CLI::App& data, Action& action) {
       "paths", options.paths,
       "text files and folders; none: the manual of Perl if the package perl-doc is here, else a synthetic language");
   command->add_option("--out", options.output, "token file to write; with --shard-tokens a new folder")->required();
+  command->add_flag("--overwrite", options.overwrite, "replace an existing token file; any other file is refused");
   command->add_option("--tokenizer", options.tokenizer, "bytes, or a SentencePiece model")->capture_default_str();
   command->add_option("--field", options.field, "field of a line of .jsonl that has the text (default: text)");
   command->add_option("--shard-tokens", options.shard_tokens, "most tokens in a shard; 0: one file")->capture_default_str();

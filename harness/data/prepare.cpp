@@ -16,6 +16,7 @@
 
 #include "data/synthetic.hpp"
 #include "data/text_source.hpp"
+#include "data/token_format.hpp"
 #include "data/token_writer.hpp"
 #include "data/tokenizer.hpp"
 #include "io/file.hpp"
@@ -214,6 +215,14 @@ class Splitter {
   std::uint64_t seed_;
 };
 
+// A text, which may be the only copy, is never replaced.
+void expect_replaceable(const PrepareOptions& options) {
+  expect_own_kind(options.output, {token_magic.data(), token_magic.size()}, "a token file of `scape data prepare`");
+  if (fs::exists(options.output) && !options.overwrite) {
+    throw Error(ErrorKind::usage, options.output.string() + ": exists; --overwrite replaces a token file");
+  }
+}
+
 std::string describe(const PrepareOptions& options) {
   if (!options.description.empty()) return options.description;
   if (options.paths.empty()) return fmt::format("synthetic language, seed {}", options.seed);
@@ -231,6 +240,7 @@ PrepareSummary prepare(const PrepareOptions& options, const std::function<void(c
   require(!options.paths.empty() || options.synthetic_bytes >= 1 << 20, ErrorKind::usage,
           "the synthetic text must have at least 1 MiB (1048576 bytes)");
   require(options.shard_tokens >= 0 && options.threads >= 0, ErrorKind::usage, "shard tokens and threads cannot be negative");
+  if (options.shard_tokens == 0) expect_replaceable(options);
   const Tokenizer tokenizer(options.tokenizer);
   Surveyor surveyor;
   for (const auto& path : options.paths) surveyor.add_named(path);

@@ -19,6 +19,7 @@ namespace scape {
 struct PrepareOptions {
   std::vector<std::filesystem::path> paths{};  // text files and folders; empty: the built-in synthetic language
   std::filesystem::path output{};              // file, or folder of shards
+  bool overwrite = false;                      // an existing token file at `output`; never another file
   std::string field{};                         // of lines of JSON that has the text; empty: "text"
   std::string tokenizer = "bytes";             // see Tokenizer
   std::int64_t shard_tokens = 0;               // most tokens in a shard; 0: one file
@@ -44,9 +45,10 @@ struct PrepareSummary {
 
 /// Reads the text and writes options.output. Folders are searched recursively in sorted order; hidden entries, empty files
 /// and binary files (a NUL byte in the first 64 KiB of text) inside them are skipped. Throws Error(usage) for an option outside
-/// its limits and Error(input), naming the path and the line or byte, when a path does not exist, cannot be read, is an empty or
-/// binary or damaged file or a folder without text, when there is too little text to split, or when the output cannot be written.
-/// After an error there is no output, or the old file untouched. `progress`, if given, is called now and then.
+/// its limits or an output that may not be replaced, and Error(input), naming the path and the line or byte, when a path does not
+/// exist, cannot be read, is an empty or binary or damaged file or a folder without text, when there is too little text to split,
+/// or when the output cannot be written. After an error there is no output, or the old file untouched. `progress`, if given, is
+/// called now and then.
 PrepareSummary prepare(const PrepareOptions& options, const std::function<void(const PrepareProgress&)>& progress = {});
 
 /// Real text to train on when the user names none.

@@ -199,7 +199,7 @@ void for_each_line(const fs::path& path, const LineSink& sink) {
   const auto source = ByteSource::open(path);
   std::int64_t line = 0;
   const auto take = [&](std::string_view text) {
-    ++line;
+    if (++line == 1 && text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark, as Windows writes it
     if (text.find_first_not_of(" \t\r") != std::string_view::npos) sink(text, line, source->position());
   };
   std::string buffer;

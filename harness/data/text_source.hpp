@@ -39,7 +39,8 @@ void for_each_piece(const std::filesystem::path& path, std::int64_t longest, con
 /// Gets a line, with room behind it that a JSON parser may read, its number from 1 on, and how many bytes of the file were taken.
 using LineSink = std::function<void(std::string_view line, std::int64_t number, std::int64_t position)>;
 
-/// The lines of a text, without those of white space. Memory: the longest line.
+/// The lines of a text, without those of white space and without a byte order mark of UTF-8 before the first. Memory: the longest
+/// line.
 void for_each_line(const std::filesystem::path& path, const LineSink& sink);
 
 /// The text of `field` in each line. Lines of white space are skipped. Throws Error(input), naming the file and the line, for a

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* description_name = "tokens.toml";
+constexpr std::string_view description_head = "# Tokens for data= of a run.";
 constexpr std::int64_t description_version = 1;
 
 // `named`: what the user named to get to this file.
@@ -315,7 +316,7 @@ std::uint32_t check_segment(const TokenSegment& segment, std::int64_t vocabulary
 
 void write_token_set(const TokenSet& set, const fs::path& path) {
   const fs::path folder = fs::absolute(path).parent_path();
-  std::string text = "# Tokens for data= of a run. What the keys mean: harness/data/token_set.hpp\n";
+  std::string text = std::string(description_head) + " What the keys mean: harness/data/token_set.hpp\n";
   const auto put = [&](const char* key, const auto& value) { text += fmt::format("{} = {}\n", key, value); };
   put("scape_tokens", description_version);
   put("vocabulary", set.vocabulary);
@@ -367,6 +368,7 @@ fs::path describe_tokens(const DescribeOptions& options, const std::function<voi
   need(one_folder || !options.output.empty(), "name the description to write: --out NAME.toml");
   const fs::path output = options.output.empty() ? options.paths.front() / description_name : options.output;
   need(output.extension() == ".toml", fmt::format("{}: a description's name must end in .toml", output.string()));
+  expect_own_kind(output, description_head, "a description by `scape data describe`");
 
   TokenSet set;
   std::set<fs::path> named;

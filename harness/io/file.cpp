@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
 #include <system_error>
 
 namespace scape {
@@ -31,6 +32,16 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
     good = std::fclose(file) == 0 && good;
   }
   if (!good) fail(path, "cannot be written: {}", reason(errno));
+}
+
+void expect_own_kind(const std::filesystem::path& path, std::string_view begin, const char* kind) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) return;
+  std::string found(begin.size(), '\0');
+  if (std::filesystem::is_regular_file(status)) std::ifstream(path, std::ios::binary).read(found.data(), std::ssize(found));
+  if (found != begin)
+    throw Error(ErrorKind::usage, fmt::format("{}: exists and is not {}: name another file", path.string(), kind));
 }
 
 void sync_folder(const std::filesystem::path& folder) {

@@ -31,6 +31,10 @@ template <class... Args>
 /// Writes `path`, replacing it, and waits until it is on the disk. Throws Error(input) when it cannot be written.
 void write_text(const std::filesystem::path& path, std::string_view text);
 
+/// For a file that is about to be written: throws Error(usage) when there is something else at `path` than a file of its own kind,
+/// which begins with `begin`. `kind`: "a token file", for the message.
+void expect_own_kind(const std::filesystem::path& path, std::string_view begin, const char* kind);
+
 /// Waits until the names in a folder are on the disk. Throws Error(input) when there is no such folder.
 void sync_folder(const std::filesystem::path& folder);
 

@@ -329,6 +329,10 @@ TEST_F(Formats, DescribeSaysWhatIsMissing) {
   const fs::path a = folder_ / "a.bin", out = folder_ / "a.toml";
   EXPECT_THAT(usage({.paths = {a}, .vocabulary = 10}), HasSubstr("--out NAME.toml"));
   EXPECT_THAT(usage({.paths = {a}, .vocabulary = 10, .output = folder_ / "a"}), HasSubstr("must end in .toml"));
+  write("run.toml", "steps = 3\n");
+  EXPECT_THAT(usage({.paths = {a}, .validation_fraction = 0.5, .vocabulary = 10, .output = folder_ / "run.toml"}),
+              HasSubstr("run.toml: exists and is not a description"));
+  fs::remove(folder_ / "run.toml");
   EXPECT_THAT(usage({.paths = {a}, .vocabulary = 10, .output = out}), HasSubstr("no validation tokens"));
   EXPECT_THAT(usage({.paths = {a}, .validation_fraction = 0.6, .vocabulary = 10, .output = out}), HasSubstr("(0, 0.5]"));
   EXPECT_THAT(usage({.paths = {a}, .validation_fraction = 0.5, .vocabulary = 10, .end_token = 10, .output = out}),

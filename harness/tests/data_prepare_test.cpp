@@ -62,6 +62,7 @@ class Prepare : public ::testing::Test {
   }
   PrepareSummary run(PrepareOptions options) {
     options.output = out_ / "tokens.bin";
+    options.overwrite = true;
     return prepare(options);
   }
   TokenFile result() { return TokenFile::open(out_ / "tokens.bin"); }
@@ -196,11 +197,27 @@ TEST_F(Prepare, UnreadableFileIsNamed) {
 
 TEST_F(Prepare, FailureLeavesAnOldFileAlone) {
   write_bytes(in_ / "good", text("good", 2000));
-  write_bytes(out_ / "tokens.bin", "old");
+  PrepareOptions options{.paths = {in_ / "good"}, .output = out_ / "tokens.bin"};
+  prepare(options);
+  const std::string old = read_bytes(out_ / "tokens.bin");
   const auto stop = [](const PrepareProgress&) { throw Error(ErrorKind::stopped, "enough"); };
-  message_of(ErrorKind::stopped, [&] { prepare({.paths = {in_ / "good"}, .output = out_ / "tokens.bin"}, stop); });
+  options.seed = 2;
+  EXPECT_THAT(message_of(ErrorKind::usage, [&] { prepare(options); }), HasSubstr("tokens.bin: exists; --overwrite replaces"));
+  options.overwrite = true;
+  message_of(ErrorKind::stopped, [&] { prepare(options, stop); });
   EXPECT_THAT(out_.entries(), ElementsAre("tokens.bin"));
-  EXPECT_EQ(read_bytes(out_ / "tokens.bin"), "old");
+  EXPECT_EQ(read_bytes(out_ / "tokens.bin"), old);
+  prepare(options);
+  EXPECT_EQ(result().info().seed, 2);
+}
+
+TEST_F(Prepare, WhatIsNoTokenFileIsNeverReplaced) {
+  write_bytes(in_ / "good", text("good", 2000));
+  for (const fs::path& output : {in_ / "good", fs::path("/dev/null")}) {
+    EXPECT_THAT(message_of(ErrorKind::usage, [&] { prepare({.paths = {in_ / "good"}, .output = output, .overwrite = true}); }),
+                HasSubstr(output.string() + ": exists and is not a token file"));
+  }
+  EXPECT_EQ(read_bytes(in_ / "good"), text("good", 2000));
 }
 
 TEST_F(Prepare, ProgressEndsAtTheTotal) {

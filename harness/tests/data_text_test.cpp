@@ -96,6 +96,7 @@ TEST_F(Text, FieldOfEachLine) {
   EXPECT_THAT(lines(gzip(bytes), "a.jsonl.gz"), ElementsAre("one\n\xc3\xa9\"", "", "last"));
   EXPECT_THAT(lines(zstd(bytes), "a.jsonl.zst"), ElementsAre("one\n\xc3\xa9\"", "", "last"));
   EXPECT_THAT(lines("{\"content\": \"c\"}\n", "a.jsonl", "content"), ElementsAre("c"));
+  EXPECT_THAT(lines("\xef\xbb\xbf{\"text\": \"a\"}\r\n{\"text\": \"\xef\xbb\xbf\"}"), ElementsAre("a", "\xef\xbb\xbf"));
   EXPECT_THAT(lines(""), IsEmpty());
 }
 
