@@ -1,5 +1,6 @@
 """Run files to numpy arrays, and runs to methods (runs that differ in nothing but their seed)."""
 
+import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ class Run:
         if self.get("complete", False):
             return "complete"
         status = str(self.get("status", "running"))
-        return "running or interrupted" if status in ("running", "complete") else status  # or killed: the file cannot tell
+        return _running(self.path) if status in ("running", "complete") else status
 
 
 class Method:
@@ -50,6 +51,18 @@ class Method:
 
     def get(self, name, default=None):
         return self.runs[0].get(name, default)
+
+
+def _running(path: Path) -> str:
+    """A run that was killed could not say so, but a file that is being written is locked, as far as the file system does that."""
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return "running"
+        except OSError:
+            pass
+    return "running or interrupted"
 
 
 def _columns(group) -> dict:

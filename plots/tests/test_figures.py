@@ -1,6 +1,7 @@
 """Figures and table from made-up runs: right numbers, and a clear word about what cannot be used."""
 
 import contextlib
+import fcntl
 import io
 import os
 import shutil
@@ -156,6 +157,9 @@ class FiguresTest(unittest.TestCase):
         row = self.row("AdamW, dense")
         self.assertEqual((row["train loss"], row["steps"], row["status"]), ("80.000", "20", "running or interrupted"))
         self.assertEqual(row["steady bytes"], "n/a")  # it did not get there
+        with open(self.runs / "killed.h5", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.assertEqual(self.row("AdamW, dense")["status"], "running")
         self.assertEqual(self.figures()[0], 0)
 
     def test_unusable_files_are_named_and_left_out(self):
