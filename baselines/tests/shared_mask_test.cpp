@@ -17,19 +17,6 @@ using Vector = std::vector<float>;
 using Mask = std::vector<bool>;
 constexpr std::int64_t total_steps = 100;
 
-ParameterLayout layout_of_three() {
-  ParameterLayout layout;
-  layout.add("a", {13, 17}, TensorRole::matrix);
-  layout.add("b", {50}, TensorRole::matrix);
-  layout.add("bias", {9}, TensorRole::vector);
-  return layout;
-}
-
-// Multiples of 1/2: sums over a few ranks are exact in any order, and there are many ties.
-float gradient(std::int64_t t, int rank, std::int64_t j) {
-  return std::round(2 * normal_at(3, t, rank, j)) / 2;
-}
-
 // Every vector coordinate of `range` and the largest of each matrix's part, by sorting.
 void choose_by_sorting(const ParameterLayout& layout, Range range, double density, const Vector& a, Mask& mask) {
   for (const ParameterTensor& tensor : layout.tensors()) {
@@ -51,13 +38,14 @@ void expect_same_as_oracle(Rig& rig, GradientSync& sync, MaskOf mask_of) {
   const auto ranks = static_cast<std::size_t>(rig.comm->size());
   std::vector<Vector> residual(ranks, Vector(size));
   for (std::int64_t t = 1; t <= total_steps; ++t) {
-    Rig::fill(rig.grads, [&](std::int64_t j) { return gradient(t, rig.comm->rank(), j); });
+    Rig::fill(rig.grads, [&](std::int64_t j) { return coarse_normal_at(3, t, rig.comm->rank(), j); });
     EXPECT_TRUE(sync.reduce(rig.context(t, 0)));
 
     std::vector<Vector> a(residual);
     Vector mean(size, 0.0F);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      for (std::size_t j = 0; j < size; ++j) a[rank][j] += gradient(t, static_cast<int>(rank), static_cast<std::int64_t>(j));
+      for (std::size_t j = 0; j < size; ++j)
+        a[rank][j] += coarse_normal_at(3, t, static_cast<int>(rank), static_cast<std::int64_t>(j));
     }
     const Mask mask = mask_of(t, a);
     for (std::size_t rank = 0; rank < ranks; ++rank) {

@@ -14,19 +14,6 @@ namespace {
 using Vector = std::vector<float>;
 constexpr std::int64_t total_steps = 100;
 
-ParameterLayout layout_of_three() {
-  ParameterLayout layout;
-  layout.add("a", {13, 7}, TensorRole::matrix);
-  layout.add("b", {50}, TensorRole::matrix);
-  layout.add("bias", {9}, TensorRole::vector);
-  return layout;
-}
-
-// Gradients with many ties in magnitude and some zeros: multiples of 1/2.
-float gradient(std::int64_t t, int rank, std::int64_t j) {
-  return std::round(2 * normal_at(3, t, rank, j)) / 2;
-}
-
 // The formulas of topk.hpp, one rank after the other.
 class Oracle {
  public:
@@ -38,7 +25,7 @@ class Oracle {
     for (std::size_t rank = 0; rank < residual_.size(); ++rank) {
       Vector a(size());
       for (std::size_t j = 0; j < size(); ++j) {
-        float g = gradient(t, static_cast<int>(rank), static_cast<std::int64_t>(j));
+        float g = coarse_normal_at(3, t, static_cast<int>(rank), static_cast<std::int64_t>(j));
         if (options_.momentum_correction > 0)
           g = velocity_[rank][j] = g + static_cast<float>(options_.momentum_correction) * velocity_[rank][j];
         a[j] = g + residual_[rank][j];
@@ -89,7 +76,7 @@ void expect_same_as_oracle(const TopK::Options& options) {
   TopK sync(options, {}, rig.method_context(total_steps));
   Oracle oracle(options, rig.layout, rig.comm->size());
   for (std::int64_t t = 1; t <= total_steps; ++t) {
-    Rig::fill(rig.grads, [&](std::int64_t j) { return gradient(t, rig.comm->rank(), j); });
+    Rig::fill(rig.grads, [&](std::int64_t j) { return coarse_normal_at(3, t, rig.comm->rank(), j); });
     EXPECT_TRUE(sync.reduce(rig.context(t, 0)));
     // Sums of a few multiples of 1/2 are exact in any order (with momentum: of a few floats, not quite).
     const float tolerance = options.momentum_correction > 0 ? 1e-5F : 0;
@@ -160,16 +147,16 @@ TEST(TopK, SentPlusResidualIsTheInput) {
 }
 
 TEST(TopK, BytesOfAKnownCase) {
-  // 91 + 50 sparse coordinates at d = 0.1: k = 9 + 5, and 9 dense ones.
+  // 221 + 50 sparse coordinates at d = 0.1: k = 22 + 5, and 9 dense ones.
   const ParameterLayout layout = layout_of_three();
   TopK::Options options = options_at(0.1);
   options.schedule.density_warmup = DensityWarmup::none;
   const TopK sync(options, {}, {layout, cpu_device, 0, 4, total_steps, 1});
-  EXPECT_DOUBLE_EQ(sync.expected_wire_bytes(1), 3 * 8 * 14 + 2 * 0.75 * 4 * 9);
+  EXPECT_DOUBLE_EQ(sync.expected_wire_bytes(1), 3 * 8 * 27 + 2 * 0.75 * 4 * 9);
   // At d = 1/2 four ranks would gather more than the all-reduce of everything carries.
   options.schedule.density = 0.5;
   const TopK half(options, {}, {layout, cpu_device, 0, 4, total_steps, 1});
-  EXPECT_DOUBLE_EQ(half.expected_wire_bytes(1), 2 * 0.75 * 4 * 150);
+  EXPECT_DOUBLE_EQ(half.expected_wire_bytes(1), 2 * 0.75 * 4 * 280);
 }
 
 // Gradients whose sum does not fit a float are refused like an infinite one: the residual stays.

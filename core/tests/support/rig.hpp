@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -36,11 +37,24 @@ inline ParameterLayout odd_layout(std::int64_t size) {
   return layout;
 }
 
+/// Two matrices of 221 and 50 coordinates and a vector of 9.
+inline ParameterLayout layout_of_three() {
+  ParameterLayout layout;
+  layout.add("a", {13, 17}, TensorRole::matrix);
+  layout.add("b", {50}, TensorRole::matrix);
+  layout.add("bias", {9}, TensorRole::vector);
+  return layout;
+}
+
 /// A standard normal number that depends on its arguments only.
 inline float normal_at(std::uint64_t seed, std::int64_t step, int rank, std::int64_t coordinate) {
   return Rng(seed + 1000003 * static_cast<std::uint64_t>(step),
              static_cast<std::uint64_t>(rank) << 32 | static_cast<std::uint64_t>(coordinate))
       .normal();
+}
+/// The same to the next multiple of 1/2: sums over a few ranks are exact in any order, and there are many ties and zeros.
+inline float coarse_normal_at(std::uint64_t seed, std::int64_t step, int rank, std::int64_t coordinate) {
+  return std::round(2 * normal_at(seed, step, rank, coordinate)) / 2;
 }
 
 /// One rank's side of a run of a method.
@@ -100,9 +114,10 @@ inline bool same_on_all_ranks(const void* data, std::size_t bytes, MPI_Comm worl
   return same == 1;
 }
 
-/// The bytes of a method's state, entry by entry.
+/// The bytes of the state of a method or a sync, entry by entry.
 using StateBytes = std::vector<std::vector<std::byte>>;
-inline StateBytes save(Optimizer& method) {
+template <class Method>
+StateBytes save(Method& method) {
   StateBytes saved;
   for (const StateEntry& entry : method.state()) saved.emplace_back(entry.bytes.data(), entry.bytes.data() + entry.bytes.size());
   return saved;
