@@ -110,6 +110,9 @@ TEST(SettingsFile, RefusesWhatIsNotToml) {
   const TemporaryFile file("steps = 800\ndensity == 1\n");
   EXPECT_THAT(message_of(ErrorKind::input, [&] { (void)read_settings(file.path()); }), HasSubstr(file.path().string() + ":2:"));
   EXPECT_THAT(message_of(ErrorKind::input, [] { (void)read_settings("/nonexistent/x.toml"); }), HasSubstr("/nonexistent/x.toml"));
+  for (const std::string what : {"/tmp", "/dev/null"}) {
+    EXPECT_EQ(message_of(ErrorKind::input, [&] { (void)read_settings(what); }), what + ": is not a file");
+  }
   const TemporaryFile nested("steps = {a = 1}\n");
   message_of(ErrorKind::usage, [&] { (void)read_settings(nested.path()); });
 }
@@ -129,7 +132,7 @@ TEST(Sweep, ListsMakeAllCombinations) {
 
 TEST(Sweep, RefusesRunsThatCannotBeMeant) {
   for (const char* text : {"steps = 1\n", "[[run]]\nsteps = 1\n", "[[run]]\nname = \"a\"\n[[run]]\nname = \"a\"\n", "run = [1]\n",
-                           "[[run]]\nname=\"a/b\"\n"}) {
+                           "[[run]]\nname=\"a/b\"\n", "[[run]]\nname = \"a\"\nseed = []\n[[run]]\nname = \"b\"\n"}) {
     const TemporaryFile file(text);
     SCOPED_TRACE(text);
     message_of(ErrorKind::usage, [&] { (void)read_sweep(file.path()); });

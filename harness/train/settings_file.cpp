@@ -14,6 +14,11 @@ namespace {
 using Path = std::filesystem::path;
 
 toml::table parse(const Path& path) {
+  std::error_code ignored;
+  const auto type = std::filesystem::status(path, ignored).type();
+  if (type != std::filesystem::file_type::regular && type != std::filesystem::file_type::not_found) {
+    throw Error(ErrorKind::input, path.string() + ": is not a file");  // TOML++ takes a folder for an empty one
+  }
   try {
     return toml::parse_file(path.string());
   } catch (const toml::parse_error& error) {
@@ -74,6 +79,8 @@ std::vector<PlannedRun> expand(const Path& path, const toml::table& table, const
         expanded.push_back(std::move(next));
       };
       if (const auto* list = node->as_array()) {
+        if (list->empty())
+          throw Error(ErrorKind::usage, origin(path, *node) + ": '" + key + "' is an empty list: it leaves no run");
         for (const toml::node& value : *list) with(value, true);
       } else {
         with(*node, false);

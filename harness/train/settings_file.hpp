@@ -15,7 +15,7 @@
 
 namespace scape {
 
-/// The options of a run's file; `origin` of each is "file:line". Throws Error(input) for a file that cannot be read or is not
+/// The options of a run's file; `origin` of each is "file:line". Throws Error(input) for what cannot be read, is no file or is not
 /// TOML, naming line and column, and Error(usage) for a value that is not a number, text or true/false.
 [[nodiscard]] std::vector<Setting> read_settings(const std::filesystem::path& path);
 
@@ -25,7 +25,7 @@ struct PlannedRun {
 };
 
 /// The runs of a sweep's file, lists expanded (all combinations, the first list varies slowest). Throws as read_settings does,
-/// and Error(usage) for a run without a name, two runs of one name, or no run at all.
+/// and Error(usage) for a run without a name, an empty list, two runs of one name, or no run at all.
 [[nodiscard]] std::vector<PlannedRun> read_sweep(const std::filesystem::path& path);
 
 }  // namespace scape
