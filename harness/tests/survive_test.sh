@@ -105,3 +105,4 @@ status=0
 wait $! || status=$?
 ((status == 5)) || fail "a job with a silent rank ended with status $status, not 5"
 says silent 'rank [012] on .* has given no sign of life for [34] s; ending the job'
+! grep -q 'has died' silent.log || fail "a rank that was given up accuses another"

@@ -24,6 +24,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int beat_milliseconds = 500;
 constexpr int beat = 1;  // tags
 constexpr int last = 2;
+constexpr int verdict = 3;
 
 double seconds_since(Clock::time_point time) {
   return std::chrono::duration<double>(Clock::now() - time).count();
@@ -157,25 +158,39 @@ class Watchdog::Thread {
     if (give_up_) return give_up_(what);
     fmt::print(stderr, "scape train: {}; ending the job\n", what);
     std::fflush(stderr);
+    // The others would take this rank, which is about to leave, for dead, and say so.
+    std::vector<MPI_Request> sent(static_cast<std::size_t>(ranks_), MPI_REQUEST_NULL);
+    for (int other = 0; other < ranks_; ++other) {
+      if (other != rank_) MPI_Isend(nullptr, 0, MPI_INT64_T, other, verdict, comm_, &sent[static_cast<std::size_t>(other)]);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2 * beat_milliseconds));
     MPI_Abort(MPI_COMM_WORLD, exit_status(ErrorKind::communication));
   }
 
   void watch() {
     std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
     for (const auto& [rank, process] : neighbours_) polled.push_back({process.get(), POLLIN, 0});
-    Clock::time_point awake = Clock::now();
+    Clock::time_point awake = Clock::now(), resumed = awake;
     while (!stopping_) {
       ::poll(polled.data(), polled.size(), beat_milliseconds);
       if (stopping_) return;
+      // If this very process was held up (suspended, swapped), the others' silence says nothing: begin anew.
+      if (const double held_up = seconds_since(awake); held_up > options_.silence_seconds / 2) {
+        held_up_ = held_up;
+        resumed = Clock::now();
+        heard_.assign(heard_.size(), Clock::now());
+      } else if (seconds_since(resumed) > options_.silence_seconds) {
+        held_up_ = 0;
+      }
+      awake = Clock::now();
+      receive_all();
       for (std::size_t i = 1; i < polled.size(); ++i) {
         if ((polled[i].revents & POLLIN) == 0) continue;
         polled[i].fd = -1;
-        give_up(name(neighbours_[i - 1].first) + " has died");
+        const std::string other = name(neighbours_[i - 1].first);
+        give_up(held_up_ == 0 ? other + " has died"
+                              : fmt::format("{} was held up for {:.0f} s, and {} has ended", name(rank_), held_up_, other));
       }
-      // If this very process was held up (suspended, swapped), the others' silence says nothing: begin anew.
-      if (seconds_since(awake) > options_.silence_seconds / 2) heard_.assign(heard_.size(), Clock::now());
-      awake = Clock::now();
-      receive_all();
       const std::vector<std::int64_t> report = this->report();
       if (rank_ == 0) {
         reports_[0] = report;
@@ -201,9 +216,11 @@ class Watchdog::Thread {
   }
 
   void receive_all() {
-    int there = 1;
-    while (there != 0) {
-      MPI_Status status;
+    int there = 0;
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, verdict, comm_, &there, &status);
+    if (there != 0) gave_up_ = true;  // another rank has said why, and ends the job
+    for (there = 1; there != 0;) {
       MPI_Iprobe(MPI_ANY_SOURCE, beat, comm_, &there, &status);
       if (there != 0) receive(status.MPI_SOURCE);
     }
@@ -258,6 +275,7 @@ class Watchdog::Thread {
   std::vector<Stuck> stuck_;                        // [ranks, watched]
   std::vector<Sender> senders_;
   bool gave_up_ = false;
+  double held_up_ = 0;  // seconds that this process was kept from running a moment ago; it then accuses no other
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };

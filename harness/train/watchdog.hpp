@@ -1,10 +1,10 @@
 // Ends a run that cannot go on, and says why. A thread on every rank watches three things:
 //   death    a process of this node that ends without a word is noticed at once (pidfd_open, Linux 5.3 and later)
 //   silence  rank 0 hears from every rank every half second, and every rank from rank 0; one that is silent too long, because its
-//   node
-//            or network is gone or it is suspended, is given up
+//            node or network is gone or it is suspended, is given up
 //   hangs    each rank says how many collectives it has entered and which it has not left; when one waits too long, rank 0 names it
 //            and the ranks that have not arrived
+// Whoever ends the job tells the others first, and a rank that was itself suspended says so, so that nobody innocent is accused.
 // The threads talk over a communicator of their own, so the method's traffic and order of collectives stay what they are.
 #pragma once
 
