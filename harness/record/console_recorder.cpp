@@ -34,13 +34,14 @@ ConsoleRecorder::ConsoleRecorder(std::FILE* out, bool terminal) : out_(out), ter
 
 void ConsoleRecorder::begin(const RunInfo& info) {
   info_ = info;
+  step_ = info.first_step - 1;
   fmt::print(out_, "{}{}{} rank{}{}, {} steps of {} tokens\n", info.name, info.name.empty() ? "" : ": ", info.ranks,
              info.ranks == 1 ? "" : "s", info.oversubscribed ? " (more than cores)" : "", info.planned_steps, info.tokens_per_step);
   std::fflush(out_);
 }
 
 void ConsoleRecorder::step(const StepRecord& record) {
-  const bool first = step_ == 0;
+  const bool first = step_ < info_.first_step;
   step_ = record.step;
   loss_ = record.loss;
   skipped_ += record.result.applied ? 0 : 1;
@@ -68,7 +69,7 @@ void ConsoleRecorder::checkpoint(const CheckpointRecord& record) {
 void ConsoleRecorder::end(const RunOutcome& outcome) {
   std::string line =
       fmt::format("{}: {} of {} steps in {}", to_string(outcome.status), step_, info_.planned_steps, duration(elapsed_));
-  if (step_ > 0) line += fmt::format(", loss {:.3f}", loss_);
+  if (step_ >= info_.first_step) line += fmt::format(", loss {:.3f}", loss_);
   if (!std::isnan(validation_loss_)) line += fmt::format(", validation {:.3f}", validation_loss_);
   if (skipped_ > 0) line += fmt::format(", {} skipped", skipped_);
   if (!outcome.message.empty()) line += fmt::format(": {}", outcome.message);

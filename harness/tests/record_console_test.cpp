@@ -59,6 +59,20 @@ TEST(Console, TerminalRewritesOneLine) {
   EXPECT_THAT(fast, EndsWith("10 skipped\033[K\n"));
 }
 
+TEST(Console, ARunThatHasNothingLeftToDoIsComplete) {
+  char* text = nullptr;
+  std::size_t size = 0;
+  std::FILE* out = open_memstream(&text, &size);
+  ConsoleRecorder recorder(out, false);
+  RunInfo info = testing::sample_info();
+  info.first_step = info.planned_steps + 1;
+  recorder.begin(info);
+  recorder.end({});
+  std::fclose(out);
+  EXPECT_THAT(std::string(text, size), EndsWith("complete: 100 of 100 steps in 0:00\n"));
+  std::free(text);
+}
+
 TEST(Console, SaysWhyARunEnded) {
   EXPECT_THAT(printed(false, 0.5, {RunStatus::failed, "rank 2 is gone"}), EndsWith("10 skipped: rank 2 is gone\n"));
 }
