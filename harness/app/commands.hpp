@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -24,6 +25,9 @@ void add_exchange_commands(CLI::App& app, Action& action);
 
 /// Every method there is: core and baselines.
 [[nodiscard]] Registry make_registry();
+
+/// For CLI::Option::check().
+[[nodiscard]] CLI::Validator at_least(std::int64_t least);
 
 /// "--set name=value" arguments as settings.
 [[nodiscard]] std::vector<Setting> parse_settings(const std::vector<std::string>& assignments);

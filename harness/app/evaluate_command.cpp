@@ -20,6 +20,8 @@ namespace scape {
 
 namespace {
 
+constexpr std::string_view json_head = "{\n  \"checkpoint\": ";
+
 struct Arguments {
   std::string checkpoint, data, tokenizer, json;
   std::vector<std::string> choices, lambada;
@@ -32,6 +34,7 @@ struct Result {
   std::string source;  // the file
   std::string metric;
   Tally tally;
+  double skipped = 0;       // items that cannot be scored
   bool perplexity = false;  // exp(mean) or exp(−mean) instead of the mean
   double sign = 1;
 
@@ -75,25 +78,30 @@ struct Evaluation {
       const Tally loss = evaluate_validation(*model, *tokens, length, windows, shown(bar));
       const std::string source = tokens->path().string();
       results.push_back({"validation", source, "loss", loss});
-      results.push_back({"validation", source, "perplexity", loss, true});
+      results.push_back({"validation", source, "perplexity", loss, 0, true});
     }
     for (std::size_t i = 0; i < choices.size(); ++i) {
       ProgressBar bar("questions/s", 1);
       const ChoiceTally found = evaluate_choices(*model, *tokenizer, choices[i], shown(bar));
-      results.push_back({"choices", arguments.choices[i], "acc", found.acc});
-      results.push_back({"choices", arguments.choices[i], "acc_norm", found.acc_norm});
+      const auto skipped = static_cast<double>(found.skipped);
+      results.push_back({"choices", arguments.choices[i], "acc", found.acc, skipped});
+      results.push_back({"choices", arguments.choices[i], "acc_norm", found.acc_norm, skipped});
     }
     for (std::size_t i = 0; i < last_words.size(); ++i) {
       ProgressBar bar("texts/s", 1);
       const LastWordTally found = evaluate_last_words(*model, *tokenizer, last_words[i], shown(bar));
-      results.push_back({"lambada", arguments.lambada[i], "acc", found.acc});
-      results.push_back({"lambada", arguments.lambada[i], "perplexity", found.log_likelihood, true, -1});
+      const auto skipped = static_cast<double>(found.skipped);
+      results.push_back({"lambada", arguments.lambada[i], "acc", found.acc, skipped});
+      results.push_back({"lambada", arguments.lambada[i], "perplexity", found.log_likelihood, skipped, true, -1});
     }
   }
 
   // Collective.
   void add_up() {
-    for (Result& result : results) MPI_Allreduce(MPI_IN_PLACE, &result.tally, 3, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    for (Result& result : results) {
+      MPI_Allreduce(MPI_IN_PLACE, &result.tally, 3, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+      MPI_Allreduce(MPI_IN_PLACE, &result.skipped, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    }
   }
 
   void print() const {
@@ -101,8 +109,9 @@ struct Evaluation {
                "items", "source");
     for (const Result& r : results) {
       const double error = r.task == "validation" ? NAN : r.standard_error();
-      fmt::print("{:12}{:12}{:12.6g}{:>12}{:>12.0f}  {}\n", r.task, r.metric, r.value(),
-                 std::isnan(error) ? "" : fmt::format("{:.3g}", error), r.tally.count, r.source);
+      fmt::print("{:12}{:12}{:12.6g}{:>12}{:>12.0f}  {}{}\n", r.task, r.metric, r.value(),
+                 std::isnan(error) ? "" : fmt::format("{:.3g}", error), r.tally.count, r.source,
+                 r.skipped > 0 ? fmt::format(" ({:.0f} skipped: too long by itself)", r.skipped) : "");
     }
   }
 
@@ -111,12 +120,12 @@ struct Evaluation {
     std::string rows;
     for (const Result& r : results) {
       rows += fmt::format(
-          "{}\n    {{\"task\": \"{}\", \"source\": {}, \"metric\": \"{}\", \"value\": {}, \"standard_error\": {}, \"items\": {}}}",
+          "{}\n    {{\"task\": \"{}\", \"source\": {}, \"metric\": \"{}\", \"value\": {}, \"standard_error\": {}, \"items\": {}, "
+          "\"skipped\": {}}}",
           rows.empty() ? "" : ",", r.task, json_string(r.source), r.metric, number(r.value()),
-          number(r.task == "validation" ? NAN : r.standard_error()), number(r.tally.count));
+          number(r.task == "validation" ? NAN : r.standard_error()), number(r.tally.count), r.skipped);
     }
-    return fmt::format("{{\n  \"checkpoint\": {},\n  \"step\": {},\n  \"results\": [{}\n  ]\n}}\n", json_string(checkpoint), step,
-                       rows);
+    return fmt::format("{}{},\n  \"step\": {},\n  \"results\": [{}\n  ]\n}}\n", json_head, json_string(checkpoint), step, rows);
   }
 };
 
@@ -128,7 +137,10 @@ int run_evaluate(const Arguments& arguments, int argc, char** argv) {
   const NodeShare node;
   if (std::getenv("OMP_NUM_THREADS") == nullptr) ops::set_threads(node.threads(), Stream());
   std::optional<Evaluation> evaluation;
-  const int status = on_all_ranks("scape evaluate", [&] { evaluation.emplace(arguments, share); });
+  const int status = on_all_ranks("scape evaluate", [&] {
+    if (share.rank == 0 && !arguments.json.empty()) expect_own_kind(arguments.json, json_head, "a file of earlier results");
+    evaluation.emplace(arguments, share);
+  });
   if (status != 0) return status;
   evaluation->add_up();
   return on_all_ranks("scape evaluate", [&] {
@@ -149,7 +161,7 @@ void add_evaluate_command(CLI::App& app, Action& action, int argc, char** argv) 
   command
       ->add_option("--batches", arguments->batches,
                    "validate on so many batches of the run's global_batch (imported: 1); 0: none; default: all of the split")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command
       ->add_option("--choices", arguments->choices,
                    R"(JSON Lines of {"context", "choices": [...], "label": index}; may be repeated)")
@@ -157,11 +169,12 @@ void add_evaluate_command(CLI::App& app, Action& action, int argc, char** argv) 
   command->add_option("--lambada", arguments->lambada, R"(JSON Lines of {"text"}, whose last word is asked for; may be repeated)")
       ->allow_extra_args(false);
   command->add_option("--tokenizer", arguments->tokenizer, "bytes, or a SentencePiece model (default: what made the data)");
-  command->add_option("--json", arguments->json, "file for the results");
+  command->add_option("--json", arguments->json, "file for the results; may exist only as one of earlier results");
   command->footer(
       "acc: the right choice has the largest log-likelihood behind its context; acc_norm: the largest divided by its bytes.\n"
       "A space goes between context and choice where there is no white space. lambada: greedy decoding writes the last word;\n"
-      "perplexity is exp(-mean log-likelihood of that word). Text longer than the model's context is cut on the left.\n"
+      "perplexity is exp(-mean log-likelihood of that word). Text longer than the model's context is cut on the left;\n"
+      "a question with a choice or last word that is longer by itself is skipped, and counted.\n"
       "Validation predicts each token of a window from those before it there; what is left behind the last whole window is not\n"
       "seen. Items are tokens, questions, texts.");
   command->callback([arguments, &action, argc, argv] { action = [=] { return run_evaluate(*arguments, argc, argv); }; });

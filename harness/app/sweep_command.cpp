@@ -36,9 +36,7 @@ void add_sweep_command(CLI::App& app, Action& action) {
       app.add_subcommand("sweep", "run every run of a TOML file, one MPI job each; run again, it does what is missing");
   command->add_option("file", arguments->options.file, "TOML file with common options and [[run]] tables")->required();
   command->add_option("--out", arguments->options.folder, "folder for the run files")->required();
-  command->add_option("--ranks", arguments->options.ranks, "MPI ranks of each run")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  command->add_option("--ranks", arguments->options.ranks, "MPI ranks of each run")->capture_default_str()->check(at_least(1));
   command->add_option(
       "--launcher", arguments->options.launcher,
       "command that starts the ranks, \"{ranks}\" being their number (default: mpirun; \"srun -n {ranks}\", \"ibrun\")");

@@ -75,8 +75,13 @@ ChoiceTally evaluate_choices(Model& model, const Tokenizer& tokenizer, const std
     std::vector<Passage> passages;
     for (const std::string& choice : question.choices) {
       const bool joined = question.context.empty() || is_space(question.context.back()) || is_space(choice.front());
-      passages.push_back(
-          make_passage(tokenizer, question.context, (joined ? "" : " ") + choice, model.config().context, question.place));
+      const auto passage =
+          make_passage(tokenizer, question.context, (joined ? "" : " ") + choice, model.config().context, question.place);
+      if (passage) passages.push_back(*passage);
+    }
+    if (passages.size() < question.choices.size()) {
+      ++tally.skipped;
+      return;
     }
     std::vector<double> likelihoods, normalised;
     for (const Score& found : score(model, passages)) {
@@ -94,8 +99,12 @@ LastWordTally evaluate_last_words(Model& model, const Tokenizer& tokenizer, cons
   LastWordTally tally;
   for_each_mine(std::ssize(questions), share, [&](std::int64_t i) {
     const LastWordQuestion& question = questions[static_cast<std::size_t>(i)];
-    const Passage passage = make_passage(tokenizer, question.context, question.word, model.config().context, question.place);
-    const Score found = score(model, {&passage, 1}).front();
+    const auto passage = make_passage(tokenizer, question.context, question.word, model.config().context, question.place);
+    if (!passage) {
+      ++tally.skipped;
+      return;
+    }
+    const Score found = score(model, {&*passage, 1}).front();
     tally.acc.add(found.greedy ? 1 : 0);
     tally.log_likelihood.add(found.log_likelihood);
   });

@@ -5,7 +5,9 @@
 //   last words   the share of the texts whose last word greedy decoding would write, and exp(−mean log-likelihood of that word)
 // acc, acc_norm and the standard errors are those of EleutherAI's lm-evaluation-harness, which divides by the number of characters:
 // the same for ASCII. Between a context and a choice goes a space, unless there is white space already.
-// Ranks share the work: each does every ranks-th item, and results are sums.
+// What cannot be scored, because a choice or last word alone is longer than the model's context, is skipped and counted; the
+// harness has no number for it either (it stops at its assertion). Ranks share the work: each does every ranks-th item, and results
+// are sums.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +47,7 @@ struct Share {
 
 struct ChoiceTally {
   Tally acc, acc_norm;
+  std::int64_t skipped = 0;  // questions with a choice that cannot be scored, see make_passage
 };
 /// Contexts are cut on the left to what the model can see.
 [[nodiscard]] ChoiceTally evaluate_choices(Model& model, const Tokenizer& tokenizer, const std::vector<ChoiceQuestion>& questions,
@@ -52,6 +55,7 @@ struct ChoiceTally {
 
 struct LastWordTally {
   Tally acc, log_likelihood;
+  std::int64_t skipped = 0;
 };
 [[nodiscard]] LastWordTally evaluate_last_words(Model& model, const Tokenizer& tokenizer,
                                                 const std::vector<LastWordQuestion>& questions, const Share& share);

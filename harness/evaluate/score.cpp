@@ -1,7 +1,5 @@
 #include "evaluate/score.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -9,8 +7,8 @@
 
 namespace scape {
 
-Passage make_passage(const Tokenizer& tokenizer, std::string_view context, std::string_view continuation, std::int64_t longest,
-                     const std::string& place) {
+std::optional<Passage> make_passage(const Tokenizer& tokenizer, std::string_view context, std::string_view continuation,
+                                    std::int64_t longest, const std::string& place) {
   const std::size_t end = context.find_last_not_of(" \t\n\r") + 1;
   const std::string whole = std::string(context) + std::string(continuation);
   Passage passage{tokenizer.encode(context.substr(0, end)), 0};
@@ -20,10 +18,7 @@ Passage make_passage(const Tokenizer& tokenizer, std::string_view context, std::
   const auto known = std::min(ids.size(), end == 0 ? 0 : passage.ids.size());
   passage.ids.insert(passage.ids.end(), ids.begin() + static_cast<std::ptrdiff_t>(known), ids.end());
   passage.scored = std::ssize(ids) - static_cast<std::int64_t>(known);
-  if (passage.scored < 1 || passage.scored > longest) {
-    throw Error(ErrorKind::input, fmt::format("{}: '{}' has {} tokens, it must have 1 to {} (the model's context)", place,
-                                              continuation, passage.scored, longest));
-  }
+  if (passage.scored < 1 || passage.scored > longest) return std::nullopt;
   const std::int64_t surplus = std::ssize(passage.ids) - longest - 1;
   if (surplus > 0) passage.ids.erase(passage.ids.begin(), passage.ids.begin() + surplus);
   return passage;

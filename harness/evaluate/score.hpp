@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,10 +24,11 @@ struct Passage {
 
 /// `context` followed by `continuation`, each of which may not be empty. White space at the end of the context counts as the
 /// beginning of the continuation; the tokens of the continuation are those that the whole text has more than the context. Of a text
-/// longer than `longest` + 1 tokens the beginning is cut off. Throws Error(input), beginning with `place`, when the continuation
-/// has no token of its own or more than `longest`.
-[[nodiscard]] Passage make_passage(const Tokenizer& tokenizer, std::string_view context, std::string_view continuation,
-                                   std::int64_t longest, const std::string& place);
+/// longer than `longest` + 1 tokens the beginning is cut off. Nothing when the continuation has no token of its own or more than
+/// `longest`: the rest of it would be scored as if it were all, and what is short looks likely. Throws Error(input), beginning with
+/// `place`, when the tokenizer can put nothing in front of it.
+[[nodiscard]] std::optional<Passage> make_passage(const Tokenizer& tokenizer, std::string_view context,
+                                                  std::string_view continuation, std::int64_t longest, const std::string& place);
 
 struct Score {
   double log_likelihood = 0;  // nats

@@ -121,24 +121,24 @@ INSTANTIATE_TEST_SUITE_P(Families, Scores, ::testing::Values("gpt", "llama"),
 TEST(Passage, TakesTheTokensThatTheWholeTextHasMore) {
   const Tokenizer bytes;
   const auto cut = [&](const char* context, const char* continuation, std::int64_t longest = 20) {
-    const Passage passage = make_passage(bytes, context, continuation, longest, "f: line 1");
-    return bytes.decode(passage.ids) + "|" + std::to_string(passage.scored);
+    const auto passage = make_passage(bytes, context, continuation, longest, "f: line 1");
+    return passage ? bytes.decode(passage->ids) + "|" + std::to_string(passage->scored) : "none";
   };
   EXPECT_EQ(cut("ab", " cd"), "ab cd|3");
   EXPECT_EQ(cut("ab ", "cd"), "ab cd|3") << "white space is the continuation's";
   EXPECT_EQ(cut("abcdef", "gh", 4), "defgh|2") << "the last of five tokens is only a target";
   EXPECT_EQ(cut("abcdef", "ghij", 4), "fghij|4");
-  EXPECT_THAT(message_of(ErrorKind::input, [&] { cut("abc", "defgh", 4); }),
-              HasSubstr("f: line 1: 'defgh' has 5 tokens, it must have 1 to 4"));
+  EXPECT_EQ(cut("abc", "defgh", 4), "none") << "longer than all that can be scored";
+  EXPECT_EQ(cut("abc", "", 4), "none");
   EXPECT_THAT(message_of(ErrorKind::input, [&] { cut(" ", "de"); }), HasSubstr("f: line 1: there is no text before"));
 
   const TemporaryFolder folder;
   write_bytes(folder / "m", scape::testing::small_model());
   const Tokenizer pieces((folder / "m").string());
-  const Passage passage = make_passage(pieces, "the cat and", " the dog", 20, "");
+  const Passage passage = make_passage(pieces, "the cat and", " the dog", 20, "").value();
   EXPECT_EQ(pieces.decode(passage.ids), "the cat and the dog");
   EXPECT_EQ(pieces.decode(Ids(passage.ids.end() - passage.scored, passage.ids.end())), "the dog");
-  const Passage from_start = make_passage(pieces, "", "the dog", 20, "");
+  const Passage from_start = make_passage(pieces, "", "the dog", 20, "").value();
   EXPECT_EQ(from_start.ids.front(), pieces.end_token());
   EXPECT_EQ(from_start.scored, std::ssize(pieces.encode("the dog")));
 }
@@ -175,6 +175,20 @@ TEST(Choices, AccAndAccNormWhereTheyDiffer) {
   ChoiceTally second = evaluate_choices(*model, Tokenizer(), questions, {1, 3});
   EXPECT_EQ(second.acc.count, 1);
   EXPECT_EQ(second.acc_norm.sum, 1);
+}
+
+TEST(Choices, AreSkippedAndCountedWhereOneCannotBeScored) {
+  const auto model = unigram_model();
+  const std::string too_long(static_cast<std::size_t>(model->config().context) + 1, 'b');
+  const std::vector<ChoiceQuestion> questions{{.place = "1", .context = "x", .choices = {"c", too_long}, .label = 1},
+                                              {.place = "2", .context = "x", .choices = {"c", "b"}, .label = 1}};
+  const ChoiceTally found = evaluate_choices(*model, Tokenizer(), questions, {});
+  EXPECT_EQ(found.skipped, 1);
+  EXPECT_EQ(found.acc.count, 1);
+  EXPECT_EQ(found.acc_norm.sum, 1);
+  const LastWordTally words = evaluate_last_words(*model, Tokenizer(), {{"1", "x", too_long}, {"2", "x", " b"}}, {});
+  EXPECT_EQ(words.skipped, 1);
+  EXPECT_EQ(words.acc.count, 1);
 }
 
 TEST(LastWords, AccuracyAndPerplexity) {
