@@ -82,10 +82,16 @@ int list_all() {
   return 0;
 }
 
+// The run file without ".h5": what else it has behind a dot may tell one run from another, as 0.1 from 0.01.
+std::filesystem::path run_name(const Arguments& arguments) {
+  std::filesystem::path name = arguments.out;
+  return name.extension() == ".h5" ? name.replace_extension() : name;
+}
+
 // The folder of a run's checkpoints: as given, or beside its run file; empty if it has neither.
 std::filesystem::path checkpoint_folder(const Arguments& arguments) {
   if (!arguments.checkpoints.empty() || arguments.out.empty()) return arguments.checkpoints;
-  return std::filesystem::path(arguments.out).replace_extension(".ckpt");
+  return run_name(arguments) += ".ckpt";
 }
 
 std::vector<Setting> settings_of(const Arguments& arguments) {
@@ -191,17 +197,30 @@ struct Run {
     source.read(state_entry("params", StateScope::replicated, model->params()));
   }
 
+  // The last checkpoint is damaged; the one before it may not be.
+  [[noreturn]] static void tell_the_way_round(const std::filesystem::path& folder, const Error& error) {
+    const auto there = checkpoints_in(folder);
+    if (there.size() < 2) throw error;
+    throw Error(error.kind(), fmt::format("{}; without {} the run goes on from step {}", error.what(),
+                                          there.rbegin()->second.string(), std::next(there.rbegin())->first));
+  }
+
   void open_checkpoints(const Arguments& arguments, const FoundRunFile& found, int rank, int ranks) {
     const std::filesystem::path folder = checkpoint_folder(arguments);
     const CheckpointInfo info{.ranks = ranks, .options = config->texts(), .facts = facts_of(tokens->info())};
     checkpoints.emplace(folder, config->train.checkpoint_keep, info, rank);
+    if (rank == 0) checkpoints->lock();
     if (checkpoints_in(folder).empty()) return;
     if (!arguments.resume && !arguments.overwrite) {
       throw Error(ErrorKind::usage,
                   folder.string() + ": holds checkpoints of a run; give --resume to go on from the last, or --overwrite");
     }
     if (!arguments.resume) return;
-    checkpoint.emplace(Checkpoint::open(folder));
+    try {
+      checkpoint.emplace(Checkpoint::open(folder));
+    } catch (const Error& error) {
+      tell_the_way_round(folder, error);
+    }
     std::string obstacle;
     if (const std::string changed = config->differences(checkpoint->info().options); !changed.empty() && !arguments.allow_changes) {
       obstacle = "was written with other options: " + changed + " (--allow-changes goes on with them)";
@@ -214,7 +233,11 @@ struct Run {
       obstacle = fmt::format("is of step {}, but {}", checkpoint->info().step, found.obstacle);
     }
     if (obstacle.empty()) {
-      checkpoint->verify(rank, ranks);
+      try {
+        checkpoint->verify(rank, ranks);
+      } catch (const Error& error) {
+        tell_the_way_round(folder, error);
+      }
     } else if (arguments.overwrite) {
       not_continued = checkpoint->folder().string() + " " + obstacle;
       checkpoint.reset();
@@ -226,7 +249,7 @@ struct Run {
   [[nodiscard]] RunInfo info(const Arguments& arguments, const Communicator& communicator, bool oversubscribed) const {
     const TrainOptions& train = config->train;
     RunInfo info;
-    info.name = std::filesystem::path(arguments.out).stem().string();
+    info.name = run_name(arguments).filename().string();
     info.command_line = arguments.command_line;
     info.ranks = communicator.size();
     info.oversubscribed = oversubscribed;
@@ -325,6 +348,10 @@ int run_train(const Arguments& arguments, int argc, char** argv) {
   int ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (rank == 0 && arguments.out.empty()) {
+    fmt::print(stderr, "scape train: no --out: nothing is recorded{}\n",
+               arguments.checkpoints.empty() ? ", and no checkpoint is written" : "");
+  }
   std::optional<Run> run;
   std::optional<TimeLimit> limit;
   const FoundRunFile found = FoundRunFile::find(arguments, rank);

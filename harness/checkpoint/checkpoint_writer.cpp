@@ -66,6 +66,19 @@ struct Snapshot {
 CheckpointWriter::CheckpointWriter(fs::path folder, std::int64_t keep, CheckpointInfo info, int rank)
     : folder_(std::move(folder)), keep_(keep), info_(std::move(info)), rank_(rank) {}
 
+CheckpointWriter::~CheckpointWriter() {
+  std::error_code not_empty;
+  if (lock_) fs::remove(folder_, not_empty);  // a run may need no checkpoint
+}
+
+void CheckpointWriter::lock() {
+  if (lock_) return;
+  std::error_code failure;
+  fs::create_directories(folder_, failure);
+  if (failure) fail(folder_, "cannot make this folder for checkpoints: {}", failure.message());
+  lock_.emplace(folder_);
+}
+
 fs::path CheckpointWriter::unfinished(std::int64_t step) const {
   return folder_ / (std::string(unfinished_prefix) + detail::checkpoint_name(step));
 }
@@ -80,10 +93,9 @@ void CheckpointWriter::clear() const {
   for (const auto& [step, path] : checkpoints_in(folder_)) fs::remove_all(path);
 }
 
-void CheckpointWriter::prepare(std::int64_t bytes) const {
+void CheckpointWriter::prepare(std::int64_t bytes) {
+  lock();
   std::error_code failure;
-  fs::create_directories(folder_, failure);
-  if (failure) fail(folder_, "cannot make this folder for checkpoints: {}", failure.message());
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_, failure)) {
     if (entry.path().filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry.path(), failure);
   }
@@ -92,8 +104,6 @@ void CheckpointWriter::prepare(std::int64_t bytes) const {
   if (failure) fail(folder_, "cannot write checkpoints here: {}", failure.message());
   fs::remove_all(trial, failure);
   const fs::space_info space = fs::space(folder_, failure);
-  std::error_code not_empty;
-  fs::remove(folder_, not_empty);  // a run may need no checkpoint
   if (!failure && space.available < static_cast<std::uintmax_t>(bytes)) {
     fail(folder_, "a checkpoint needs {} MB, the disk has {} MB left", bytes / 1'000'000, space.available / 1'000'000);
   }

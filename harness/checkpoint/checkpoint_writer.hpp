@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.hpp"
+#include "io/file.hpp"
 
 namespace scape {
 
@@ -35,16 +36,19 @@ class CheckpointWriter {
 
   /// `keep`: so many of the newest checkpoints stay. `info` describes the run; its step is set by begin(). `ranks` as in the run.
   CheckpointWriter(std::filesystem::path folder, std::int64_t keep, CheckpointInfo info, int rank);
-  /// Waits for the thread. A checkpoint that was not finished is removed by the next prepare().
-  ~CheckpointWriter() = default;
+  /// Waits for the thread. A checkpoint that was not finished is removed by the next prepare(). A folder that is empty goes.
+  ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
+  /// Creates the folder and keeps other writers off it as long as this one lives. On rank 0, before anything else there. Throws
+  /// Error(input) when it cannot be made or another process writes checkpoints there.
+  void lock();
   /// Removes all checkpoints of the folder. On rank 0.
   void clear() const;
-  /// Creates the folder, removes what an interrupted run left unfinished, and tries whether a checkpoint of `bytes` (of all ranks)
+  /// Removes what an interrupted run left unfinished, and tries whether a checkpoint of `bytes` (of all ranks)
   /// can be written beside what is there. Called on rank 0 before training. Throws Error(input) when it cannot.
-  void prepare(std::int64_t bytes) const;
+  void prepare(std::int64_t bytes);
   /// Bytes of this rank's part of a checkpoint of `state`, headers left out.
   [[nodiscard]] std::int64_t part_bytes(std::span<const StateEntry> state) const;
 
@@ -66,6 +70,7 @@ class CheckpointWriter {
   std::int64_t keep_;
   CheckpointInfo info_;
   int rank_;
+  std::optional<FileLock> lock_;  // of the folder
   std::optional<std::int64_t> step_;
   std::chrono::steady_clock::time_point begun_;
   double waited_seconds_ = 0;

@@ -193,6 +193,18 @@ TEST(Checkpoint, WhatWasNotFinishedDoesNotCount) {
   EXPECT_FALSE(fs::exists(folder.path));
 }
 
+TEST(Checkpoint, AFolderHasOneWriter) {
+  const Folder folder;
+  CheckpointWriter second(folder.path, 2, {}, 0);
+  {
+    CheckpointWriter first(folder.path, 2, {}, 0);
+    first.prepare(0);
+    EXPECT_THAT(refusal([&] { second.lock(); }), HasSubstr(folder.path.string() + ": another process has it open"));
+    EXPECT_TRUE(fs::exists(folder.path));
+  }
+  second.lock();
+}
+
 TEST(Checkpoint, AFailedPartIsToldAndLeavesTheOldOnes) {
   const Folder folder;
   write(folder.path, 1, 2);

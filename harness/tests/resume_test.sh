@@ -29,7 +29,8 @@ steps() { # FILE: the steps in it
 "$scape" data prepare --synthetic --seed 5 --out other.bin >/dev/null
 
 # Without checkpoints: a complete run is kept, and never passed off as one of other options.
-expect 0 'complete: 4 of 4' train bare steps=4
+expect 0 'complete: 4 of 4' train bare steps=4 checkpoint_last=false
+[[ ! -e bare.ckpt ]] || fail "an empty folder for checkpoints stays"
 expect 0 'nothing to resume' train bare steps=4 checkpoint_keep=5 --resume
 expect 2 'bare.h5: is complete, with other options: validate_every=50 there, 2 here' train bare steps=4 validate_every=2 --resume
 expect 2 'other options: data_checksum=' train bare steps=4 data=other.bin --resume
@@ -50,6 +51,15 @@ expect 0 'complete: 6 of 6' train run steps=6 checkpoint_every=2 --resume --allo
 sed -i 's/"step": 6/"step": 5/' run.ckpt/step-00000006/manifest.json
 expect 3 'step-00000006: its manifest says step 5, its state is after step 6' train run steps=8 checkpoint_every=2 --resume --allow-changes
 sed -i 's/"step": 5/"step": 6/' run.ckpt/step-00000006/manifest.json
+
+# A damaged checkpoint is named, and how to go on without it.
+last=run.ckpt/step-00000006/rank-0000.safetensors
+cp $last kept
+printf '\377' | dd of=$last bs=1 seek=3000 conv=notrunc status=none
+expect 3 'run.ckpt/step-00000006 the run goes on from step 4' train run steps=8 checkpoint_every=2 --resume --allow-changes
+rm $last
+expect 3 'missing from the checkpoint: No such file or directory; without run.ckpt/step-00000006 the run goes on' train run steps=8 checkpoint_every=2 --resume --allow-changes
+mv kept $last
 
 # A run file that does not reach its checkpoint: refused, or begun anew from step 1.
 for damage in 'rm run.h5' 'truncate -s 1000 run.h5' 'rm -r run.h5; mkdir run.h5'; do
@@ -80,11 +90,31 @@ kill -9 $!
 wait $! 2>/dev/null || true
 rows=$(steps one.h5 | wc -w)
 ((rows > 0)) || fail "a killed run has no rows"
+rmdir one.ckpt
 touch one.ckpt
 expect 3 'one.ckpt: cannot make this folder for checkpoints' train one steps=6 --resume
 (($(steps one.h5 | wc -w) == rows)) || fail "a run that could not start dropped the rows of the last one"
 rm one.ckpt
 expect 0 "one.h5: begun anew, its $rows steps have no checkpoint" train one steps=6 --resume
+
+# Two runs into one folder of checkpoints; runs whose names differ behind a dot.
+mkdir shared
+exec 9<shared
+flock 9
+expect 3 'shared: another process has it open' train alone steps=2 --checkpoints shared
+[[ ! -e alone.h5 ]] || fail "a run that could not start left a file"
+exec 9<&-
+expect 0 'complete: 2 of 2' train alone steps=2 --checkpoints shared
+[[ -d shared/step-00000002 && ! -e alone.ckpt ]] || fail "--checkpoints is not where the checkpoints are"
+for density in 0.1 0.01; do expect 0 "d$density: 1 rank" train d$density steps=1 density=$density; done
+[[ -d d0.1.ckpt && -d d0.01.ckpt ]] || fail "two runs share their checkpoints"
+
+# What would record nothing, or something else than was meant.
+expect 0 'no --out: nothing is recorded, and no checkpoint is written' "$scape" train --set data=tokens.bin layers=1 width=12 steps=1 global_batch=2
+expect 2 '--out: is empty' train bare steps=1 --out ""
+expect 2 '--checkpoints: is empty' train bare steps=1 --checkpoints ""
+expect 3 'runs.toml: is not a file' train none steps=1 --config "$(mkdir runs.toml && echo runs.toml)"
+[[ ! -e none.h5 ]] || fail "a run of no options was done"
 
 # No room for checkpoints: no run file is left either.
 touch blocked.ckpt

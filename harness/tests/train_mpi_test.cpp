@@ -457,6 +457,38 @@ TEST(Checkpoints, TheOneThatIsOwedAtTheEndMustBeWritten) {
   EXPECT_EQ(told.status, RunStatus::failed);
 }
 
+// A run that is evaluated afterwards.
+TEST(Checkpoints, OneIsWrittenAtTheEndUnlessItIsSwitchedOff) {
+  for (const bool last : {true, false}) {
+    const SharedFolder folder;
+    train({"optimizer=scape", last ? "checkpoint_every=0" : "checkpoint_last=false"}, {.checkpoints = folder.path});
+    MPI_Barrier(MPI_COMM_WORLD);
+    const auto there = checkpoints_in(folder.path);
+    ASSERT_EQ(there.size(), last ? 1U : 0U);
+    if (last) {
+      EXPECT_EQ(there.begin()->first, 8);
+    }
+  }
+}
+
+// What diverges replaces no good checkpoint; a step that is refused by chance only puts one off.
+TEST(Checkpoints, NoneIsBegunWhileStepsAreRefused) {
+  const auto broken = [](std::int64_t step) { return step == 4 || step > 9; };
+  {
+    const SharedFolder folder;
+    const std::string message = testing::message_of(ErrorKind::diverged, [&] {
+      train({"optimizer=scape", "steps=30", "checkpoint_every=2"}, {.broken = broken, .checkpoints = folder.path});
+    });
+    EXPECT_THAT(message, ::testing::EndsWith("; the last good checkpoint is " + (folder.path / "step-00000008").string()));
+    MPI_Barrier(MPI_COMM_WORLD);
+    EXPECT_EQ(Checkpoint::open(folder.path).info().step, 8);
+  }
+  const SharedFolder folder;
+  const Outcome once = train({"optimizer=scape", "checkpoint_every=4"}, {.broken = broken, .checkpoints = folder.path});
+  ASSERT_EQ(once.record.checkpoints.size(), 2U);
+  EXPECT_EQ(once.record.checkpoints[0].step, 5);
+}
+
 // A full disk under the run file: the run stops on all ranks, its state saved.
 TEST(Checkpoints, SaveTheStateWhenTheRunFileFails) {
   const SharedFolder folder;
@@ -487,13 +519,17 @@ TEST(Trainer, UtilisationIsAbsentWithoutAPeakAndNeverAboveOne) {
       EXPECT_NEAR(record.flops_utilisation, most, 1e-9 * most);
     }
   }
+  const SharedFolder folder;
   try {
-    train({"optimizer=adamw", "peak_teraflops=1e-9"});
+    train({"optimizer=adamw", "peak_teraflops=1e-9"}, {.checkpoints = folder.path});
     ADD_FAILURE() << "more than the peak";
   } catch (const AgreedError& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
     EXPECT_THAT(error.what(), ::testing::StartsWith("peak_teraflops is too low: step 1 did "));
   }
+  MPI_Barrier(MPI_COMM_WORLD);
+  const Outcome rest = train({"optimizer=adamw"}, {.checkpoints = folder.path, .resume = true});  // nothing is lost
+  EXPECT_EQ(rest.record.steps.front().step, 2);
 }
 
 TEST(Trainer, RefusesAMicroBatchThatDoesNotDivide) {

@@ -53,8 +53,8 @@ void TrainOptions::declare(OptionTable& table) {
   table.add("diagnostics_every", diagnostics_every,
             "steps between records of masks, residuals and gradients tensor by tensor; 0: none", {.min = 0});
   table.add("most_skipped_in_a_row", most_skipped_in_a_row, "end the run after so many refused steps in a row", {.min = 1});
-  table.add("checkpoint_every", checkpoint_every,
-            "steps between checkpoints, also after the last step; 0: only when the run is stopped", {.min = 0});
+  table.add("checkpoint_every", checkpoint_every, "steps between checkpoints; 0: only when the run ends or is stopped", {.min = 0});
+  table.add("checkpoint_last", checkpoint_last, "a checkpoint after the last step, for `scape evaluate` and `scape export`");
   table.add("checkpoint_keep", checkpoint_keep, "so many of the newest checkpoints stay", {.min = 1});
   table.add("peak_teraflops", peak_teraflops,
             "what a rank's processor can do at most, 10^12 operations/s, for flops_utilisation; 0: not known", {.min = 0});
@@ -69,11 +69,10 @@ void TrainOptions::declare(OptionTable& table) {
 }
 
 bool TrainOptions::is_operational(std::string_view option) {
-  constexpr std::array names{
-      "data",           "device",         "communicator",       "communication_stream",  "threads",          "micro_batch",
-      "recompute",      "validate_every", "validation_batches", "most_skipped_in_a_row", "checkpoint_every", "checkpoint_keep",
-      "peak_teraflops", "max_minutes",    "job_margin_seconds", "silence_seconds",       "hang_minutes"};
-  return std::ranges::find(names, option) != names.end();
+  constexpr std::array names{"data",           "device",      "communicator",       "communication_stream", "threads",
+                             "micro_batch",    "recompute",   "validate_every",     "validation_batches",   "most_skipped_in_a_row",
+                             "peak_teraflops", "max_minutes", "job_margin_seconds", "silence_seconds",      "hang_minutes"};
+  return option.starts_with("checkpoint_") || std::ranges::find(names, option) != names.end();
 }
 
 TokenFile open_data(const TrainOptions& options) {

@@ -35,7 +35,8 @@ struct TrainOptions {
   std::int64_t validation_batches = 16;  // of global_batch sequences; fewer when the split is smaller
   std::int64_t diagnostics_every = 0;    // steps; 0: no diagnostics
   std::int64_t most_skipped_in_a_row = 10;
-  std::int64_t checkpoint_every = 0;  // steps, also after the last; 0: only when the run is stopped
+  std::int64_t checkpoint_every = 0;  // steps; 0: only at the end
+  bool checkpoint_last = true;        // after the last step, too; a run that is stopped always writes one
   std::int64_t checkpoint_keep = 2;   // newest ones that stay
   double peak_teraflops = 0;          // of the processor that a rank computes on, in the model's type; 0: not known
   double max_minutes = 0;             // of wall time, then the run stops; 0: no limit

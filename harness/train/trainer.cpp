@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "scape/error.hpp"
@@ -109,6 +110,7 @@ Trainer::Report Trainer::exchange(const Mine& mine) {
          .summary = {.bytes = static_cast<std::int64_t>(all[i + 3]), .crc = static_cast<std::uint32_t>(all[i + 4])}});
     report.data_hash = (report.data_hash * 31 + static_cast<std::int64_t>(all[i + 5])) % (std::int64_t{1} << 32);
   }
+  if (std::isnan(report.loss_sum)) report.loss_sum = not_available;  // without the sign that some NaN have
   return report;
 }
 
@@ -152,6 +154,7 @@ std::vector<StateEntry> Trainer::state() {
 
 void Trainer::resume(const Checkpoint& checkpoint) {
   checkpoint.load(state(), *control_);
+  good_checkpoint_ = checkpoint.folder();
   if (const std::int64_t done = progress_.host()[0]; done != checkpoint.info().step) {
     throw Error(ErrorKind::input, checkpoint.folder().string() + ": its manifest says step " +
                                       std::to_string(checkpoint.info().step) + ", its state is after step " + std::to_string(done));
@@ -159,6 +162,8 @@ void Trainer::resume(const Checkpoint& checkpoint) {
 }
 
 void Trainer::begin_checkpoint(std::int64_t step) {
+  if (setup_.checkpoints == nullptr) return;
+  finish_checkpoint_now();
   const Stopwatch watch;
   tell([](Recorder& recorder) { recorder.flush(); });  // the run file reaches at least as far as the checkpoint
   setup_.checkpoints->begin(step, state(), setup_.stream);
@@ -172,6 +177,7 @@ void Trainer::finish_checkpoint(const Report& report) {
   const CheckpointWriter::Outcome outcome = setup_.checkpoints->finish(report.parts);
   checkpoint_seconds_ += outcome.waited_seconds;
   checkpoint_error_ = outcome.error;
+  if (outcome.error.empty()) good_checkpoint_ = outcome.path;
   const CheckpointRecord record{.step = outcome.step,
                                 .bytes = outcome.bytes,
                                 .waited_seconds = outcome.waited_seconds,
@@ -182,10 +188,13 @@ void Trainer::finish_checkpoint(const Report& report) {
 }
 
 void Trainer::finish_checkpoint_now() {
-  if (setup_.checkpoints->busy()) finish_checkpoint(exchange({.part = setup_.checkpoints->part(true)}));
+  if (setup_.checkpoints != nullptr && setup_.checkpoints->busy())
+    finish_checkpoint(exchange({.part = setup_.checkpoints->part(true)}));
 }
+
 // On all ranks together.
-void Trainer::end_in_failure(ErrorKind kind, const std::string& message) {
+void Trainer::end_in_failure(ErrorKind kind, std::string message) {
+  if (!good_checkpoint_.empty()) message += "; the last good checkpoint is " + good_checkpoint_.string();
   tell([&](Recorder& recorder) { recorder.end({RunStatus::failed, message}); });
   throw AgreedError(kind, message);
 }
@@ -209,6 +218,7 @@ RunStatus Trainer::run(const std::function<StopReason()>& stop_reason) {
   std::int64_t& done = progress_.host()[0];
   std::int64_t& skipped_in_a_row = progress_.host()[1];
   StopReason stop = StopReason::none;
+  bool owed = false;  // a checkpoint
   if (done == 0) record_validation(0);
   while (done < options_.steps && stop == StopReason::none) {
     const std::int64_t step = done + 1;
@@ -235,13 +245,15 @@ RunStatus Trainer::run(const std::function<StopReason()>& stop_reason) {
     }
     tell([&](Recorder& recorder) { recorder.step(record); });
     done = step;
+    skipped_in_a_row = record.result.applied ? 0 : skipped_in_a_row + 1;
     if (record.flops_utilisation > 1) {
+      begin_checkpoint(step);
+      finish_checkpoint_now();
       end_in_failure(ErrorKind::usage, "peak_teraflops is too low: step " + std::to_string(step) + " did " +
                                            std::to_string(record.flops_utilisation) + " times that much");
     }
-
-    skipped_in_a_row = record.result.applied ? 0 : skipped_in_a_row + 1;
     if (skipped_in_a_row >= options_.most_skipped_in_a_row) {
+      finish_checkpoint_now();
       end_in_failure(ErrorKind::diverged, "gradients were not finite for " + std::to_string(skipped_in_a_row) +
                                               " steps in a row, the last was step " + std::to_string(step));
     }
@@ -249,11 +261,10 @@ RunStatus Trainer::run(const std::function<StopReason()>& stop_reason) {
     if (!last) stop = report.stop;
     const bool ends = last || stop != StopReason::none;
     if (ends || step % options_.validate_every == 0) record_validation(step);
-    const std::int64_t every = options_.checkpoint_every;
-    const bool saves = every > 0 ? ends || step % every == 0 : stop != StopReason::none;
-    if (setup_.checkpoints != nullptr && saves) {
-      finish_checkpoint_now();
+    if (options_.checkpoint_every > 0 && step % options_.checkpoint_every == 0) owed = true;
+    if (last ? options_.checkpoint_last : ends || (owed && skipped_in_a_row == 0)) {
       begin_checkpoint(step);
+      owed = false;
     }
   }
   if (setup_.checkpoints != nullptr) finish_last_checkpoint();

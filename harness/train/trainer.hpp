@@ -3,6 +3,7 @@
 #pragma once
 
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -52,10 +53,12 @@ class Trainer {
 
   /// Trains to the last step, or until `stop_reason` (asked after every step) gives a reason on any rank; all ranks stop after
   /// the same step. With a CheckpointWriter, a checkpoint is written every checkpoint_every steps, while training goes on, and
-  /// before run() returns unless the run is complete and checkpoint_every is 0. One that cannot be written while training goes on
+  /// before run() returns, unless the run is complete and checkpoint_last is false. None is begun while steps are refused: good
+  /// ones are not replaced by the state of a run that diverges. One that cannot be written while training goes on
   /// is told to the recorder, and training continues. The recorder has begun; run() ends it. When it fails, the run stops as on
   /// request and the checkpoint is written before its error is thrown. Throws AgreedError(diverged) after too many refused steps in
-  /// a row, AgreedError(input) for a record or last checkpoint that cannot be written.
+  /// a row, AgreedError(usage), with a checkpoint, for a step above peak_teraflops, AgreedError(input) for a record or last
+  /// checkpoint that cannot be written.
   RunStatus run(const std::function<StopReason()>& stop_reason);
 
   /// What the trainer itself sends after each step, apart from the method: for a watchdog.
@@ -86,12 +89,13 @@ class Trainer {
   void record_validation(std::int64_t step);
   // Calls the recorder; its error is kept, and stops the run.
   void tell(const std::function<void(Recorder&)>& what);
+  // All of these do nothing without a CheckpointWriter, or one that is idle. The first ends the previous checkpoint.
   void begin_checkpoint(std::int64_t step);
   // Ends the checkpoint under way if all ranks have written, or failed to write, their parts.
   void finish_checkpoint(const Report& report);
   void finish_checkpoint_now();
   void finish_last_checkpoint();
-  [[noreturn]] void end_in_failure(ErrorKind kind, const std::string& message);
+  [[noreturn]] void end_in_failure(ErrorKind kind, std::string message);
   [[nodiscard]] double flops_utilisation(double seconds) const;
   void agree_on_records();
 
@@ -103,9 +107,10 @@ class Trainer {
   Diagnostics diagnostics_;
   Buffer<std::int32_t> inputs_, targets_;  // [micro_batch, sequence_length]
   std::int64_t tokens_per_step_;
-  Buffer<std::int64_t> progress_{2};  // on the host: steps done, refused steps in a row
-  double checkpoint_seconds_ = 0;     // that the loop spent on checkpoints since the last step record
-  std::string checkpoint_error_;      // of the last one, as far as this rank knows
+  Buffer<std::int64_t> progress_{2};       // on the host: steps done, refused steps in a row
+  double checkpoint_seconds_ = 0;          // that the loop spent on checkpoints since the last step record
+  std::string checkpoint_error_;           // of the last one, as far as this rank knows
+  std::filesystem::path good_checkpoint_;  // the last complete one, likewise; empty: none
   std::exception_ptr record_failure_;
 };
 
