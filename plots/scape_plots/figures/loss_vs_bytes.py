@@ -1,7 +1,7 @@
 """Loss against bytes sent: what a method gains, if only bytes counted."""
 
 import numpy as np
-from matplotlib.ticker import EngFormatter, LogLocator
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from ..panels import loss_panels
 
@@ -17,6 +17,7 @@ def _logarithmic(axes) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(10))
     axes.xaxis.set_major_formatter(EngFormatter("B", sep=" "))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     top = axes.get_ylim()[1]
     drawn = [line.get_data() for line in axes.get_lines() if line.get_transform() == axes.transData]
     seen = np.concatenate([x[(y < top) & (x > 0)] for x, y in drawn])
@@ -24,8 +25,7 @@ def _logarithmic(axes) -> None:
         axes.set_xlim(left=0.8 * seen.min())
     left, right = axes.get_xlim()
     if right < 10 * left:  # too few powers of ten
-        axes.xaxis.set_minor_locator(LogLocator(10, subs=(2, 5)))
-        axes.xaxis.set_minor_formatter(EngFormatter("B", sep=" "))
+        axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
 
 
 def draw(methods: list):

@@ -110,14 +110,14 @@ def draw(methods: list):
     for axes, (name, title) in zip(curves, CURVES):
         axes.set_title(title, loc="left", pad=3, fontsize=7.5)
         axes.set_xlabel("step")
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, 1.05 * last[-1])
         if name == "residual_norm":
             axes.set_yscale("log")
         else:
             axes.set_ylim(0, 1.02)
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         if not any(np.isfinite(line.get_ydata()).any() for line in axes.get_lines()):
-            axes.text(0.5, 0.5, "none here, see below", transform=axes.transAxes, ha="center", fontsize=6.5, color="0.35")
+            axes.text(0.5, 0.5, "these methods have none", transform=axes.transAxes, ha="center", fontsize=6.5, color="0.35")
     for axes, title, name in ((ages, "age of what is not sent", "age_histogram"), (gradients, "gradients", "gradient_histogram")):
         axes.set_title(title, loc="left", pad=3, fontsize=7.5)
         axes.set_ylim(bottom=0)
