@@ -1,50 +1,25 @@
 // The safetensors format against bytes written by hand, and checkpoints of several ranks written and read in one process.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "checkpoint/checkpoint_writer.hpp"
-#include "scape/error.hpp"
+#include "message_of.hpp"
+#include "temporary_folder.hpp"
 
 namespace scape {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
-
-class Folder {
- public:
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const fs::path path = fs::temp_directory_path() / ("checkpoint_test_" + std::to_string(getpid()));
-};
-
-std::string slurp(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
-void spill(const fs::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
+using ::testing::HasSubstr;
+using testing::read_bytes;
+using testing::TemporaryFolder;
+using testing::write_bytes;
 
 template <class Work>
-std::string refusal(Work work, ErrorKind kind = ErrorKind::input) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind);
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return "";
+std::string refusal(const Work& work) {
+  return testing::message_of(ErrorKind::input, work);
 }
 
 // A file as the format's definition has it.
@@ -54,11 +29,11 @@ std::string safetensors(const std::string& header, const std::string& data) {
 }
 
 TEST(Safetensors, ReadsAFileMadeByHand) {
-  const Folder folder;
-  spill(folder.path / "a", safetensors(R"({"__metadata__":{"by":"hand"},"x":{"dtype":"F32","shape":[1,2],"data_offsets":[2,10]},)"
-                                       R"("h":{"dtype":"BF16","shape":[],"data_offsets":[0,2]}})",
-                                       "ab12345678"));
-  const SafetensorsFile file = SafetensorsFile::open(folder.path / "a");
+  const TemporaryFolder folder;
+  write_bytes(folder / "a", safetensors(R"({"__metadata__":{"by":"hand"},"x":{"dtype":"F32","shape":[1,2],"data_offsets":[2,10]},)"
+                                        R"("h":{"dtype":"BF16","shape":[],"data_offsets":[0,2]}})",
+                                        "ab12345678"));
+  const SafetensorsFile file = SafetensorsFile::open(folder / "a");
   EXPECT_EQ(file.metadata(), (Metadata{{"by", "hand"}}));
   const StoredTensor* x = file.find("x");
   ASSERT_NE(x, nullptr);
@@ -70,30 +45,30 @@ TEST(Safetensors, ReadsAFileMadeByHand) {
 }
 
 TEST(Safetensors, WritesWhatItReads) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::vector<float> values{1, -0.0F, 3e38F};
   const std::vector<StoredTensor> tensors{{"a \"quoted\"\n", "F32", {3}, std::as_bytes(std::span(values))},
                                           {"none", "U8", {0, 5}, {}}};
-  const FileSummary written = write_safetensors(folder.path / "f", tensors, {{"k\\", "v"}});
-  const SafetensorsFile file = SafetensorsFile::open(folder.path / "f");
+  const FileSummary written = write_safetensors(folder / "f", tensors, {{"k\\", "v"}});
+  const SafetensorsFile file = SafetensorsFile::open(folder / "f");
   EXPECT_EQ(file.metadata(), (Metadata{{"k\\", "v"}}));
   ASSERT_EQ(file.tensors().size(), 2U);
   EXPECT_EQ(file.tensors()[0].name, tensors[0].name);
   EXPECT_EQ(std::memcmp(file.tensors()[0].bytes.data(), values.data(), 12), 0);
-  EXPECT_EQ(written.bytes, static_cast<std::int64_t>(fs::file_size(folder.path / "f")));
+  EXPECT_EQ(written.bytes, static_cast<std::int64_t>(fs::file_size(folder / "f")));
   EXPECT_EQ(file.summary().crc, written.crc);
   std::uint64_t header = 0;
-  std::memcpy(&header, slurp(folder.path / "f").data(), 8);
+  std::memcpy(&header, read_bytes(folder / "f").data(), 8);
   EXPECT_EQ(header % 8, 0U);  // the data is aligned
 }
 
 TEST(Safetensors, RefusesDamageAndSaysWhat) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto refused = [&](const std::string& bytes) {
-    spill(folder.path / "bad", bytes);
-    return refusal([&] { (void)SafetensorsFile::open(folder.path / "bad"); });
+    write_bytes(folder / "bad", bytes);
+    return refusal([&] { (void)SafetensorsFile::open(folder / "bad"); });
   };
-  EXPECT_THAT(refusal([&] { (void)SafetensorsFile::open(folder.path / "none"); }), HasSubstr("none: cannot be opened"));
+  EXPECT_THAT(refusal([&] { (void)SafetensorsFile::open(folder / "none"); }), HasSubstr("none: cannot be opened"));
   EXPECT_THAT(refused("abc"), HasSubstr("it has 3 bytes"));
   EXPECT_THAT(refused(safetensors("{}", "").substr(0, 9)), HasSubstr("cut short"));
   EXPECT_THAT(refused(safetensors("{\"x\":", "")), HasSubstr("cannot be read"));
@@ -144,11 +119,11 @@ std::vector<CheckpointWriter::Outcome> write(const fs::path& folder, std::int64_
 }
 
 TEST(Checkpoint, ComesBackOnOneRankAsItWasOnMany) {
-  const Folder folder;
-  const auto outcomes = write(folder.path, 17, 3);
+  const TemporaryFolder folder;
+  const auto outcomes = write(folder.path(), 17, 3);
   EXPECT_EQ(outcomes[0].error, "");
   EXPECT_GT(outcomes[0].bytes, 7 * 4 + 11 * 8 + 3 * 12);
-  const Checkpoint checkpoint = Checkpoint::open(folder.path);
+  const Checkpoint checkpoint = Checkpoint::open(folder.path());
   EXPECT_EQ(checkpoint.folder().filename(), "step-00000017");
   EXPECT_EQ(checkpoint.info().step, 17);
   EXPECT_EQ(checkpoint.info().ranks, 3);
@@ -173,24 +148,24 @@ TEST(Checkpoint, ComesBackOnOneRankAsItWasOnMany) {
 }
 
 TEST(Checkpoint, KeepsTheNewestAndReplacesWhatHasItsName) {
-  const Folder folder;
-  for (const std::int64_t step : {10, 20, 30, 20}) write(folder.path, step, 2, 2);
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {10, 20, 30, 20}) write(folder.path(), step, 2, 2);
   std::vector<std::int64_t> steps;
-  for (const auto& [step, path] : checkpoints_in(folder.path)) steps.push_back(step);
+  for (const auto& [step, path] : checkpoints_in(folder.path())) steps.push_back(step);
   EXPECT_EQ(steps, (std::vector<std::int64_t>{20, 30}));
-  for (const auto& entry : fs::directory_iterator(folder.path)) EXPECT_FALSE(entry.path().filename().string().starts_with("."));
+  for (const auto& entry : fs::directory_iterator(folder.path())) EXPECT_FALSE(entry.path().filename().string().starts_with("."));
 }
 
 TEST(Checkpoint, WhatWasNotFinishedDoesNotCount) {
-  const Folder folder;
+  const TemporaryFolder folder;
   {
     RankState state(0, 2);
-    CheckpointWriter writer(folder.path, 2, {.ranks = 2}, 0);
+    CheckpointWriter writer(folder.path(), 2, {.ranks = 2}, 0);
     writer.begin(5, state.entries(), Stream());  // and the process dies here
   }
-  EXPECT_THAT(refusal([&] { (void)Checkpoint::open(folder.path); }), HasSubstr("holds no checkpoint"));
-  CheckpointWriter(folder.path, 2, {.ranks = 2}, 0).prepare(0);
-  EXPECT_FALSE(fs::exists(folder.path));
+  EXPECT_THAT(refusal([&] { (void)Checkpoint::open(folder.path()); }), HasSubstr("holds no checkpoint"));
+  CheckpointWriter(folder.path(), 2, {.ranks = 2}, 0).prepare(0);
+  EXPECT_FALSE(fs::exists(folder.path()));
 }
 
 TEST(Checkpoint, AFolderHasOneWriter) {
@@ -206,46 +181,46 @@ TEST(Checkpoint, AFolderHasOneWriter) {
 }
 
 TEST(Checkpoint, AFailedPartIsToldAndLeavesTheOldOnes) {
-  const Folder folder;
-  write(folder.path, 1, 2);
-  spill(folder.path / ".unfinished-step-00000002", "a file where the folder should be");
+  const TemporaryFolder folder;
+  write(folder.path(), 1, 2);
+  write_bytes(folder / ".unfinished-step-00000002", "a file where the folder should be");
   const CheckpointInfo info{.ranks = 2};
-  CheckpointWriter first(folder.path, 2, info, 0);
+  CheckpointWriter first(folder.path(), 2, info, 0);
   RankState state(0, 2);
   first.begin(2, state.entries(), Stream());
   const CheckpointWriter::Part part = first.part(true);
   EXPECT_EQ(part.state, CheckpointWriter::Part::State::failed);
   const auto outcome = first.finish(std::vector{part, CheckpointWriter::Part{CheckpointWriter::Part::State::written, {}}});
   EXPECT_NE(outcome.error, "");
-  EXPECT_EQ(Checkpoint::open(folder.path).info().step, 1);
+  EXPECT_EQ(Checkpoint::open(folder.path()).info().step, 1);
 }
 
 // Case 10: nothing is half-loaded, and the message names what is wrong.
 TEST(Checkpoint, RefusesWhatIsDamagedMissingOrOneTooMany) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto self = make_communicator("self", MPI_COMM_SELF, cpu_device);
-  const auto rank_file = [&](int rank) { return folder.path / "step-00000001" / detail::rank_file_name(rank); };
-  const auto open = [&] { (void)Checkpoint::open(folder.path); };
-  EXPECT_THAT(refusal([&] { (void)Checkpoint::open(folder.path / "none"); }), HasSubstr("no such folder"));
+  const auto rank_file = [&](int rank) { return folder / "step-00000001" / detail::rank_file_name(rank); };
+  const auto open = [&] { (void)Checkpoint::open(folder.path()); };
+  EXPECT_THAT(refusal([&] { (void)Checkpoint::open(folder / "none"); }), HasSubstr("no such folder"));
 
-  write(folder.path, 1, 2);
-  std::string bytes = slurp(rank_file(1));
+  write(folder.path(), 1, 2);
+  std::string bytes = read_bytes(rank_file(1));
   bytes[bytes.size() - 5] ^= 1;
-  spill(rank_file(1), bytes);
-  const Checkpoint damaged = Checkpoint::open(folder.path);
+  write_bytes(rank_file(1), bytes);
+  const Checkpoint damaged = Checkpoint::open(folder.path());
   damaged.verify(0, 2);
   EXPECT_THAT(refusal([&] { damaged.verify(1, 2); }), HasSubstr("rank-0001.safetensors: is damaged: its CRC-32"));
-  spill(rank_file(1), bytes.substr(0, bytes.size() - 1));
+  write_bytes(rank_file(1), bytes.substr(0, bytes.size() - 1));
   EXPECT_THAT(refusal(open), HasSubstr("rank-0001.safetensors: has"));
   fs::remove(rank_file(1));
   EXPECT_THAT(refusal(open), HasSubstr("rank-0001.safetensors: missing"));
-  spill(folder.path / "step-00000001" / "manifest.json", "{\"format\": \"scape-checkpoint\", ");
+  write_bytes(folder / "step-00000001" / "manifest.json", "{\"format\": \"scape-checkpoint\", ");
   EXPECT_THAT(refusal(open), HasSubstr("manifest.json: cannot be read"));
-  spill(folder.path / "step-00000001" / "manifest.json", "{\"format\": \"other\"}");
+  write_bytes(folder / "step-00000001" / "manifest.json", "{\"format\": \"other\"}");
   EXPECT_THAT(refusal(open), HasSubstr("is not the manifest of a checkpoint"));
 
-  write(folder.path, 1, 2);
-  const Checkpoint checkpoint = Checkpoint::open(folder.path);
+  write(folder.path(), 1, 2);
+  const Checkpoint checkpoint = Checkpoint::open(folder.path());
   RankState state(0, 1);
   const std::vector<float> before = state.residual;
   const auto load = [&](const std::vector<StateEntry>& entries) { return refusal([&] { checkpoint.load(entries, *self); }); };

@@ -1,29 +1,12 @@
-// Records whose every value follows from the step number, and a folder that goes away, for the tests of the recorders.
+// Records whose every value follows from the step number, and a folder for them, for the tests of the recorders.
 #pragma once
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <string>
 
 #include "record/recorder.hpp"
+#include "temporary_folder.hpp"
 
 namespace scape::testing {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "scape-record-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  [[nodiscard]] std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline RunInfo sample_info() {
   return {.name = "sample",

@@ -1,10 +1,8 @@
 // From settings to runs: options of run and method, TOML files, sweeps, and the learning-rate schedule.
 #include <gmock/gmock.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "message_of.hpp"
+#include "temporary_folder.hpp"
 #include "train/run_config.hpp"
 #include "train/schedule.hpp"
 #include "train/settings_file.hpp"
@@ -29,17 +27,10 @@ std::vector<Setting> settings(const std::vector<std::string>& assignments) {
   return list;
 }
 
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& text)
-      : path_(std::filesystem::temp_directory_path() / ("train_config_test_" + std::to_string(getpid()) + ".toml")) {
-    std::ofstream(path_) << text;
-  }
-  ~TemporaryFile() { std::filesystem::remove(path_); }
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
+struct TemporaryFile {
+  explicit TemporaryFile(const std::string& text) { testing::write_bytes(path(), text); }
+  [[nodiscard]] std::filesystem::path path() const { return folder / "settings.toml"; }
+  const testing::TemporaryFolder folder;
 };
 
 TEST(RunConfig, ComparesWithTheAttributesOfARunFile) {
