@@ -169,13 +169,13 @@ TEST(Checkpoint, WhatWasNotFinishedDoesNotCount) {
 }
 
 TEST(Checkpoint, AFolderHasOneWriter) {
-  const Folder folder;
-  CheckpointWriter second(folder.path, 2, {}, 0);
+  const TemporaryFolder folder;
+  CheckpointWriter second(folder.path(), 2, {}, 0);
   {
-    CheckpointWriter first(folder.path, 2, {}, 0);
+    CheckpointWriter first(folder.path(), 2, {}, 0);
     first.prepare(0);
-    EXPECT_THAT(refusal([&] { second.lock(); }), HasSubstr(folder.path.string() + ": another process has it open"));
-    EXPECT_TRUE(fs::exists(folder.path));
+    EXPECT_THAT(refusal([&] { second.lock(); }), HasSubstr(folder.path().string() + ": another process has it open"));
+    EXPECT_TRUE(fs::exists(folder.path()));
   }
   second.lock();
 }
