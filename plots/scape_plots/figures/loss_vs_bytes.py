@@ -24,7 +24,7 @@ def _logarithmic(axes) -> None:
     if len(seen) > 0:
         axes.set_xlim(left=0.8 * seen.min())
     left, right = axes.get_xlim()
-    if right < 10 * left:  # too few powers of ten
+    if right < 100 * left:  # too few powers of ten
         axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
 
 
