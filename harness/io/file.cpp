@@ -59,8 +59,8 @@ FileLock::FileLock(const std::filesystem::path& path) : descriptor_(::open(path.
   if (descriptor_ < 0) fail(path, "cannot be opened: {}", reason(errno));
   try {
     lock(descriptor_, path);
-    struct stat held {
-    }, there{};
+    struct stat held {};
+    struct stat there {};
     const bool same = ::fstat(descriptor_, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino;
     if (!same) fail(path, "another process has just replaced it");
   } catch (...) {
