@@ -37,9 +37,21 @@ global_batch = 4
 validation_batches = 2
 E
 
-submit() { timeout 120 sbatch --parsable --wait -n 2 -t 5 -o "$work/%x-%j.log" -J "$1" slurm/train.sbatch "${@:2}"; }
+# submit OPTION… SCRIPT ARGUMENT…: prints the job's number and waits for its end, oftener than sbatch --wait does. Its exit status.
+submit() {
+  local id end=$((SECONDS + 120))
+  id=$(sbatch --parsable -n 2 -t 5 "$@")
+  echo "$id"
+  while [[ $(squeue --noheader --jobs "$id" 2>/dev/null) ]]; do
+    ((SECONDS < end)) || return 124
+    sleep 0.3
+  done
+  return "$(scontrol show job "$id" --oneliner | sed -nE 's/.* ExitCode=([0-9]+):.*/\1/p' | sort -n | tail -n 1)"
+}
+# train NAME ARGUMENT…
+train() { submit -o "$work/%x-%j.log" -J "$1" slurm/train.sbatch "${@:2}"; }
 
-job=$(submit test "$work/run.toml" density=0.1 "data=$work/tokens.bin")
+job=$(train test "$work/run.toml" density=0.1 "data=$work/tokens.bin")
 grep -qx "run file: $work/runs/test-$job.h5" "$work/test-$job.log"
 /usr/bin/python3 - "$work/runs/test-$job.h5" <<'E'
 import sys
@@ -54,7 +66,7 @@ E
 
 # A signal to the batch shell ends a run cleanly: whole record, checkpoint, status 4. Another job of the same name goes on.
 stopped=(model=gpt-nano optimizer=scape global_batch=4 validation_batches=2 steps=1000000 "data=$work/tokens.bin")
-SCAPE_RUN=stopped submit stop "${stopped[@]}" >/dev/null &
+SCAPE_RUN=stopped train stop "${stopped[@]}" >/dev/null &
 for _ in {1..300}; do
   grep -qs '^step ' "$work"/stop-*.log && break
   sleep 0.2
@@ -64,7 +76,7 @@ status=0
 wait $! || status=$?
 ((status == 4)) || { echo "a signal ended the job with status $status, not 4"; exit 1; }
 status=0
-SCAPE_RUN=stopped submit again "${stopped[@]}" max_minutes=0.02 >/dev/null || status=$?
+SCAPE_RUN=stopped train again "${stopped[@]}" max_minutes=0.02 >/dev/null || status=$?
 ((status == 4)) || { echo "the time limit ended the job with status $status, not 4"; exit 1; }
 grep -q "^goes on from $work/runs/stopped.ckpt/step-" "$work"/again-*.log
 /usr/bin/python3 - "$work/runs/stopped.h5" <<'E'
@@ -78,7 +90,7 @@ with h5py.File(sys.argv[1]) as run:
 E
 
 # A rank that is killed ends the job with status 5 and a line that says so.
-SCAPE_RUN=killed submit killed "${stopped[@]}" >/dev/null &
+SCAPE_RUN=killed train killed "${stopped[@]}" >/dev/null &
 for _ in {1..300}; do
   grep -qs '^step ' "$work"/killed-*.log && break
   sleep 0.2
@@ -107,7 +119,7 @@ optimizer = "adamw"
 name = "three"
 optimizer = "zero1"
 E
-timeout 120 sbatch --wait -n 2 -t 5 --array=1-2 -o "$work/sweep-%a.log" slurm/sweep.sbatch "$work/sweep.toml" "data=$work/tokens.bin"
+submit --array=1-2 -o "$work/sweep-%a.log" slurm/sweep.sbatch "$work/sweep.toml" "data=$work/tokens.bin"
 grep -q '2 of 2 runs complete' "$work/sweep-1.log"
 grep -q '1 of 1 runs complete' "$work/sweep-2.log"
 [[ -s $work/runs/sweep/one.h5 && -s $work/runs/sweep/two.h5 && -s $work/runs/sweep/three.h5 ]]
