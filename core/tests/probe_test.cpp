@@ -114,7 +114,7 @@ TEST_F(Probe, StagesWhatHangsAndLeavesNoProcess) {
       if [ $name = all_to_all ]; then sleep 1000 & echo $! >hanging; wait; fi
       echo "$name ok"
     done)");
-  const MpiPaths paths = probe(milliseconds(1500));
+  const MpiPaths paths = probe(milliseconds(3000));
   EXPECT_EQ(paths.direct, all_but({Collective::all_to_all})) << paths.reason;
   EXPECT_EQ(paths.reason, "probed: all_to_all: no answer in time");
   EXPECT_TRUE(ends("hanging"));

@@ -111,7 +111,7 @@ struct Evaluation {
       const double error = r.task == "validation" ? NAN : r.standard_error();
       fmt::print("{:12}{:12}{:12.6g}{:>12}{:>12.0f}  {}{}\n", r.task, r.metric, r.value(),
                  std::isnan(error) ? "" : fmt::format("{:.3g}", error), r.tally.count, r.source,
-                 r.skipped > 0 ? fmt::format(" ({:.0f} skipped: too long by itself)", r.skipped) : "");
+                 r.skipped > 0 ? fmt::format(" ({:.0f} skipped)", r.skipped) : "");
     }
   }
 
@@ -174,7 +174,7 @@ void add_evaluate_command(CLI::App& app, Action& action, int argc, char** argv) 
       "acc: the right choice has the largest log-likelihood behind its context; acc_norm: the largest divided by its bytes.\n"
       "A space goes between context and choice where there is no white space. lambada: greedy decoding writes the last word;\n"
       "perplexity is exp(-mean log-likelihood of that word). Text longer than the model's context is cut on the left;\n"
-      "a question with a choice or last word that is longer by itself is skipped, and counted.\n"
+      "a question with a choice or last word that is longer by itself, or that adds no token, is skipped and counted.\n"
       "Validation predicts each token of a window from those before it there; what is left behind the last whole window is not\n"
       "seen. Items are tokens, questions, texts.");
   command->callback([arguments, &action, argc, argv] { action = [=] { return run_evaluate(*arguments, argc, argv); }; });

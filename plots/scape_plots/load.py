@@ -17,7 +17,7 @@ PROVENANCE = {
     "schema_version", "name", "label", "command_line", "suite_version", "compiler", "build_type", "mpi_version", "hdf5_version", "host",
     "started", "attempt", "attempt_started", "ended", "status", "message", "complete", "oversubscribed", "data", "device_name",
     "seed", "init_seed", "diagnostics_every", "checkpoint_every", "checkpoint_last", "checkpoint_keep", "max_minutes", "job_margin_seconds",
-    "silence_seconds", "hang_minutes", "peak_teraflops", "most_skipped_in_a_row", "data_format", "data_verified",
+    "silence_seconds", "hang_minutes", "peak_teraflops", "most_skipped_in_a_row", "data_format", "data_verified", "communicator_reason",
 }  # fmt: skip
 
 
